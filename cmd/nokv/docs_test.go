@@ -89,6 +89,8 @@ func TestDocsHaveEveryJSONField(t *testing.T) {
 		rootEndpointOutput{},
 		disclosureOutput{},
 		keyspaceOutput{},
+		guideOutput{},
+		ownedOutput{},
 		coordinatorOutput{},
 		transitionOutput{},
 		regionOutput{},

@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/settings"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -14,7 +17,7 @@ import (
 func keyspaceCommand() *command {
 	return &command{
 		name: "keyspace", summary: "create, change, list and delete keyspaces",
-		children: []*command{keyspaceCreate(), keyspaceUpdate(), keyspaceGet(), keyspaceList(), keyspaceDelete()},
+		children: []*command{keyspaceCreate(), keyspaceUpdate(), keyspaceGet(), keyspaceList(), keyspaceDelete(), keyspaceSettings()},
 	}
 }
 
@@ -110,6 +113,66 @@ func keyspaceGet() *command {
 							roundsTable(w, *out.Round)
 						}
 					})
+				})
+			}
+		},
+	}
+}
+
+// guideOutput is a setting in JSON, with what it costs. The field names stay.
+type guideOutput struct {
+	Setting string   `json:"setting"`
+	Takes   string   `json:"takes"`
+	Choices []string `json:"choices,omitempty"`
+	// Default is what counts where nothing is set, Least the least that it may be; absent: any.
+	Default string `json:"default"`
+	Least   string `json:"least,omitempty"`
+	What    string `json:"what"`
+	// Lower and Higher are the price of less, and of more.
+	Lower  string `json:"lower"`
+	Higher string `json:"higher"`
+}
+
+func keyspaceSettings() *command {
+	return &command{
+		name: "settings", args: "[NAME ...] [flags]", summary: "show every setting there is, what counts by default, and what less and more of it cost",
+		long: `
+Asks nobody: these are the settings that this version knows. With names, or beginnings of them,
+those alone. What counts in a keyspace, nokv keyspace get shows.
+
+  nokv keyspace settings liveness guards-flap`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			f.withOutput()
+			return func(_ context.Context, e *env, args []string) error {
+				var all []guideOutput
+				for _, s := range settings.All() {
+					wanted := func(name string) bool { return strings.HasPrefix(s.Name, name) }
+					if g := s.Guide(); len(args) == 0 || slices.ContainsFunc(args, wanted) {
+						all = append(all, guideOutput{s.Name, s.Takes, s.Choices, s.Default(), s.Least(), g.What, g.Lower, g.Higher})
+					}
+				}
+				if len(all) == 0 {
+					return usagef("no setting begins with %q: nokv keyspace settings shows all", args)
+				}
+				return e.print(all, func(w *tabwriter.Writer) {
+					for i, x := range all {
+						if i > 0 {
+							row(w)
+						}
+						least := ""
+						if x.Least != "" {
+							least = ", at least " + x.Least
+						}
+						row(w, x.Setting, fmt.Sprintf("%s (default %s%s)", x.What, x.Default, least))
+						if len(x.Choices) > 0 {
+							row(w, "  one of", strings.Join(x.Choices, ", "))
+							row(w, "", x.Lower)
+							row(w, "", x.Higher)
+							continue
+						}
+						row(w, "  less", x.Lower)
+						row(w, "  more", x.Higher)
+					}
 				})
 			}
 		},

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -37,5 +39,37 @@ func TestMovesOfAProcess(t *testing.T) {
 		if leave != c.leave || come != c.come {
 			t.Errorf("%v to %v from %v: %d from it and %d to it, want %d and %d", c.kind, c.owner, c.from, leave, come, c.leave, c.come)
 		}
+	}
+}
+
+// A store of a reported keyspace has no stream, and nobody judges it by its silence: once it is
+// heard it is not shown as one that never was. What a detector thinks is shown as it is.
+func TestHealthOfWhoIsNotJudged(t *testing.T) {
+	beat := &coordinatorv1.StoreHeartbeatRequest{MemberId: "store-1", Load: 2}
+	const (
+		discovered = coordinatorv1.MemberHealth_MEMBER_HEALTH_DISCOVERED
+		live       = coordinatorv1.MemberHealth_MEMBER_HEALTH_LIVE
+		suspected  = coordinatorv1.MemberHealth_MEMBER_HEALTH_SUSPECTED
+	)
+	for _, c := range []struct {
+		health coordinatorv1.MemberHealth
+		state  rootv1.MemberState
+		beat   *coordinatorv1.StoreHeartbeatRequest
+		want   string
+	}{
+		{discovered, rootv1.MemberState_MEMBER_STATE_ACTIVE, nil, "discovered"},
+		{discovered, rootv1.MemberState_MEMBER_STATE_ACTIVE, beat, "reports"},
+		{discovered, rootv1.MemberState_MEMBER_STATE_FAILED, beat, ""},
+		{live, rootv1.MemberState_MEMBER_STATE_ACTIVE, beat, "live"},
+		{suspected, rootv1.MemberState_MEMBER_STATE_DRAINING, beat, "suspected"},
+	} {
+		got := showObserved(&coordinatorv1.MemberStatus{Member: &rootv1.Member{Id: "store-1", State: c.state}, Health: c.health, LastHeartbeat: c.beat})
+		if got.Health != c.want {
+			t.Errorf("%v, %v, heard %v: %q, want %q", c.health, c.state, c.beat != nil, got.Health, c.want)
+		}
+	}
+	damped := showObserved(&coordinatorv1.MemberStatus{Member: &rootv1.Member{State: rootv1.MemberState_MEMBER_STATE_ACTIVE}, Health: live, DampedMillis: 90_000})
+	if why := damped.why(); !strings.Contains(why, "guards-flap-failures") || !strings.Contains(why, "1m30s") {
+		t.Errorf("of one that is damped it says %q", why)
 	}
 }

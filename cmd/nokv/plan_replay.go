@@ -124,7 +124,8 @@ func planReplay() *command {
 		name: "replay", args: "FILE [flags]", summary: "run the planner over what was recorded: how it would have done",
 		long: `
 Runs the planner of this version in virtual time over a file of nokv plan record. Members come
-and go, and loads are, as they were; where regions are is the planner's. Moves take no time. With
+and go, and loads are, as they were; where regions are is the planner's. Moves take no time, and
+no era ends: a new holder lets things be at first, so that fewer moves may have been made. With
 --policy, other settings are tried beside the recorded ones.
 
   nokv plan replay today.rec
@@ -265,6 +266,9 @@ func (o *replayOutput) add(name string, done *replay.Outcome, only string) {
 
 func (o *replayOutput) table(w *tabwriter.Writer) {
 	row(w, fmt.Sprintf("%d samples of %v, %d eras", o.Samples, (time.Duration(o.TookMillis)*time.Millisecond).Round(time.Second), o.Eras))
+	if o.Eras > 1 {
+		row(w, "# replayed as one era: what new holders let be at first, and what others did between them, is not in it")
+	}
 	if o.LeftOut > 0 {
 		row(w, fmt.Sprintf("# as many as %d regions are not in it: a sample had no room for them", o.LeftOut))
 	}

@@ -8,8 +8,9 @@
 //  1. The same recording and settings give the same outcome.
 //  2. It has no clock, no goroutine and no network.
 //
-// What it leaves out: how long moves take, suspicion and silence, and cuts of ranges, which
-// happen as they were recorded.
+// What it leaves out: how long moves take, suspicion and silence, takeovers, behind which a new
+// holder evens nothing out at first, and cuts of ranges, which happen as they were recorded. So a
+// planner that is replayed may make more moves than the one that was recorded.
 package replay
 
 import (

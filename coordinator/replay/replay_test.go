@@ -200,3 +200,40 @@ func TestReplayOfNonsense(t *testing.T) {
 		t.Errorf("of nothing: %v", err)
 	}
 }
+
+// Behind a takeover the new holder has not heard all loads, and some members not yet: what nobody
+// tells at a moment is as it was told last, so that the replay makes no moves for that.
+func TestReplayAcrossATakeover(t *testing.T) {
+	d := &day{settings: slots(48, byLoad()), members: 3, regions: 48, load: wander}
+	took, over := time.Hour, 30*time.Minute
+	calm := run(t, d.record(took), replay.Config{})
+	for what, told := range map[string]func(region int) bool{
+		"nothing is told":      func(int) bool { return false },
+		"of one member":        func(region int) bool { return region%3 == 0 },
+		"of all but one of it": func(region int) bool { return region != 7 },
+	} {
+		all := d.record(took)
+		for _, s := range all {
+			for _, f := range s.Frames {
+				at := time.Duration(f.AtMillis-5000) * time.Millisecond
+				if at < over {
+					continue
+				}
+				f.Era = 4
+				for i, r := range f.Regions {
+					if at < over+30*time.Second && !told(i) {
+						r.LoadMilli = 0
+					}
+				}
+			}
+		}
+		out := run(t, all, replay.Config{})
+		k, want := out.Keyspaces[0], calm.Keyspaces[0]
+		if out.Eras != 2 || want.Moves() == 0 {
+			t.Fatalf("%d eras, %d moves in one", out.Eras, want.Moves())
+		}
+		if k.Moves() > want.Moves() || k.Quantile(1000) > want.Quantile(1000)*1.02 || k.LoadMean < want.LoadMean*0.999 {
+			t.Errorf("%s: %d moves, at worst %v of a mean load of %v; without a takeover %d, %v, %v", what, k.Moves(), k.Quantile(1000), k.LoadMean, want.Moves(), want.Quantile(1000), want.LoadMean)
+		}
+	}
+}

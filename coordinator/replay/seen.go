@@ -186,11 +186,11 @@ func (w *world) reshape(gone []uint64, regions []*coordinatorv1.RecordedRegion) 
 	}
 	for _, r := range regions {
 		id := w.regions[r.GetId()]
-		if milli := r.GetLoadMilli(); milli > 0 {
-			w.loads[id] = float64(milli-1) / 1000
-		} else {
-			delete(w.loads, id)
+		milli := r.GetLoadMilli()
+		if milli == 0 {
+			continue // nobody has told since the region, or the holder, changed: it is as it was
 		}
+		w.loads[id] = float64(milli-1) / 1000
 		w.stirred[id] = struct{}{}
 	}
 	return nil

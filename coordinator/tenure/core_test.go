@@ -507,3 +507,27 @@ func TestTwoHoldersOfOneEraAreCounted(t *testing.T) {
 		t.Fatal("not counted")
 	}
 }
+
+// Every era that is seen to begin is counted once, whoever tells of it and how often. A root that
+// confirms an era and shows another one breaks Silence: the era is over here, and that is counted.
+func TestN99ErasAndABrokenSilenceAreCounted(t *testing.T) {
+	s := newScript(t, nil).hold(300 * time.Millisecond)
+	own := s.core.Tenure()
+	s.view(own).view(own)
+	if n := s.count.EraTransitions.Load(); n != 1 {
+		t.Fatalf("%d eras are counted, want 1", n)
+	}
+	s.used(200 * time.Millisecond).expect(tenure.Confirm)
+	if s.count.Violations.Silence.Load() != 0 {
+		t.Fatal("counted before anything was said")
+	}
+	next := tenureOf(2, "c2", 22, time.Second)
+	s.core.OnConfirmed(1, 2, &rootv1.ConfirmTenureResponse{Active: true, Tenure: next}, nil, s.now)
+	if s.count.Violations.Silence.Load() != 1 || s.core.Era() != 0 {
+		t.Fatalf("counted %d times, and era %d goes on", s.count.Violations.Silence.Load(), s.core.Era())
+	}
+	s.view(next)
+	if n := s.count.EraTransitions.Load(); n != 2 {
+		t.Fatalf("%d eras are counted, want 2", n)
+	}
+}

@@ -30,6 +30,10 @@ var least = map[string]struct {
 	"guards-flap-window":             {100, "members do not fail more often"},
 }
 
+// LeastOf is the least that a setting of a name such as liveness-interval may be where it is set,
+// as a number, times in milliseconds. 0: there is no such bound.
+func LeastOf(name string) uint64 { return least[name].n }
+
 // checkOdd refuses settings that nobody can mean, by their names: what is too short, or too
 // long. What is in the log already is judged as it was.
 func checkOdd(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
