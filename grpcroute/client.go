@@ -119,7 +119,7 @@ func (r *route) members(ctx context.Context, cc *grpc.ClientConn) (*pool, error)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-over.C:
-		return nil, fmt.Errorf("policy %s does not run: the ClientConn was closed, or its service config names another one (see ServiceConfig)", Policy)
+		return nil, here{fmt.Errorf("policy %s does not run: the ClientConn was closed, or its service config names another one (see ServiceConfig)", Policy)}
 	}
 }
 
@@ -196,7 +196,11 @@ func (p *plan) open(ctx context.Context, t router.Target) (context.Context, *try
 	if ctx.Err() != nil {
 		return nil, nil, nil, status.FromContextError(ctx.Err()).Err()
 	}
-	return nil, nil, nil, router.NotSent(status.Errorf(codes.Unavailable, "member %q was not reached: %v", t.Member, err))
+	said := status.Errorf(codes.Unavailable, "member %q was not reached: %v", t.Member, err)
+	if errors.As(err, new(here)) {
+		return nil, nil, nil, &refusal{Refusal: &router.Refusal{Kind: router.Busy, Said: err.Error()}, err: said}
+	}
+	return nil, nil, nil, router.NotSent(said)
 }
 
 // judge says what an error of a call means: a refusal, that nothing was sent, that the answer
@@ -226,7 +230,7 @@ func (p *plan) judge(t *try, err error) error {
 	return &answer{err}
 }
 
-// refusal is what a member said.
+// refusal is what a member said, or this process in its place.
 type refusal struct {
 	*router.Refusal
 	err error

@@ -27,6 +27,8 @@ type app struct {
 	calls atomic.Int64
 	said  func(context.Context) error // nil: nothing
 	left  atomic.Int64                // streams that heard that their region leaves
+	// stream answers streams instead; nil: they are echoed.
+	stream func(grpc.ServerStream) error
 }
 
 func (*app) Acquire(context.Context, member.Region) error           { return nil }
@@ -50,6 +52,9 @@ func (a *app) UnaryCall(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgr
 
 // FullDuplexCall echoes, and goes on until the caller or the region ends it.
 func (a *app) FullDuplexCall(s grpc.BidiStreamingServer[testgrpc.StreamingOutputCallRequest, testgrpc.StreamingOutputCallResponse]) error {
+	if a.stream != nil {
+		return a.stream(s)
+	}
 	for {
 		req, err := s.Recv()
 		switch {

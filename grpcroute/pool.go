@@ -124,7 +124,10 @@ func (p *pool) Close() {
 	}
 }
 
-var errClosed = errors.New("the connection was closed")
+// here is why a call was not sent that is not the member's fault: it does not count against it.
+type here struct{ error }
+
+var errClosed = here{errors.New("the ClientConn was closed, or is idle")}
 
 // endLocked has an owner be none any more. p.mu is held.
 func (p *pool) endLocked(o *owner, why error) {
@@ -182,7 +185,7 @@ func (p *pool) findLocked(to string) (*owner, error) {
 	}
 	most, idle := p.route.cfg.MaxMembers, p.route.cfg.IdleFor
 	if len(p.owners) >= most && !p.roomLocked() {
-		return nil, fmt.Errorf("%d members are connected and in use: raise Config.MaxMembers", most)
+		return nil, here{fmt.Errorf("%d members are connected and in use: raise Config.MaxMembers", most)}
 	}
 	o := &owner{address: to, changed: make(chan struct{})}
 	p.owners[to] = o

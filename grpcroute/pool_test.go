@@ -14,7 +14,9 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
 
+	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/grpcroute"
+	"github.com/nokv/nokv/member"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
@@ -39,7 +41,7 @@ func (c *counted) Close() error {
 func TestP11ConnectionsAreToWhomIsCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := []string{"m1", "m2", "m3", "m4"}
-		w := start(t, router.Config{}, ids...)
+		w := start(t, router.Config{OnUnreachable: func(m client.Member, err error) { t.Errorf("%s counts as not reachable: %v", m.ID, err) }}, ids...)
 		for _, id := range ids {
 			w.c.Assign(t, "games", []byte("key-"+id), rooted.MemberID(id))
 		}
@@ -101,6 +103,27 @@ func TestP11ConnectionsAreToWhomIsCalled(t *testing.T) {
 		}
 		if _, err := ask(w.ctx("key-m4", time.Minute), c); err != nil {
 			t.Errorf("behind that: %v", err)
+		}
+	})
+}
+
+// That a ClientConn is closed is not its members' fault, whatever waits there.
+func TestP41AClosedClientConnCountsAgainstNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, router.Config{OnUnreachable: func(m client.Member, err error) { t.Errorf("%s counts as not reachable: %v", m.ID, err) }}, "m1")
+		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.gates["m1"].says.Store(&[]error{member.ErrTooManyHeld, member.ErrTooManyHeld, member.ErrTooManyHeld, member.ErrTooManyHeld})
+		conn, err := grpcroute.NewClient("nokv:///games", grpcroute.Config{Router: w.router}, grpc.WithContextDialer(w.c.Dial))
+		must(t, err)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := ask(w.ctx("a", time.Minute), testgrpc.NewTestServiceClient(conn))
+			ended <- err
+		}()
+		time.Sleep(20 * time.Millisecond) // it waits for its next try
+		must(t, conn.Close())
+		if err := <-ended; status.Code(err) != codes.Unavailable {
+			t.Errorf("it ends with %v", err)
 		}
 	})
 }

@@ -3,11 +3,14 @@ package grpcroute
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/router"
@@ -166,7 +169,36 @@ func (l *letIn) Context() context.Context { return l.ctx }
 // RecvMsg and SendMsg implement grpc.ServerStream. What gRPC waits for ends with the stream,
 // which is when the handler has returned: so they do not wait for it when the context is over.
 func (l *letIn) RecvMsg(m any) error {
-	return l.within(func() error { return l.ServerStream.RecvMsg(m) })
+	into := blank(m) // the message is the handler's as soon as it is back, also without an answer
+	err := l.within(func() error { return l.ServerStream.RecvMsg(into) })
+	if err == nil {
+		give(m, into)
+	}
+	return err
+}
+
+// blank is a message like another one, which is a pointer, without what is in it.
+func blank(m any) any {
+	if p, ok := m.(proto.Message); ok {
+		return p.ProtoReflect().New().Interface()
+	}
+	return reflect.New(reflect.TypeOf(m).Elem()).Interface() // of a codec of its own
+}
+
+// give moves what is in a blank into its message.
+func give(m, from any) {
+	p, ok := m.(proto.Message)
+	if !ok {
+		reflect.ValueOf(m).Elem().Set(reflect.ValueOf(from).Elem())
+		return
+	}
+	proto.Reset(p)
+	to, moved := p.ProtoReflect(), from.(proto.Message).ProtoReflect()
+	moved.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		to.Set(field, v)
+		return true
+	})
+	to.SetUnknown(moved.GetUnknown())
 }
 
 func (l *letIn) SendMsg(m any) error {

@@ -28,7 +28,10 @@ type stream struct {
 
 	begun chan struct{} // closed when there was a first try, or none is possible
 
-	mu sync.Mutex // held while a try is opened, and while messages are sent
+	// send is held while a message is sent, and while what was sent is sent again. It comes before mu.
+	send sync.Mutex
+
+	mu sync.Mutex // held while a try is opened
 	// Guarded by mu.
 	plan    *plan
 	ctx     context.Context // base until there is a plan
@@ -42,6 +45,7 @@ type stream struct {
 	bytes   int
 	whole   bool // everything that was sent is in kept
 	closed  bool // by CloseSend
+	resends bool // what is closed is told behind that
 	settled bool // something was answered, or it is over
 	ended   bool
 }
@@ -100,7 +104,7 @@ func (s *stream) openLocked(t router.Target) error {
 	}
 }
 
-// tryLocked opens a try, and sends it what was sent.
+// tryLocked opens a try.
 func (s *stream) tryLocked(t router.Target) error {
 	ctx, w, pool, err := s.plan.open(s.ctx, t)
 	if err != nil {
@@ -114,15 +118,25 @@ func (s *stream) tryLocked(t router.Target) error {
 		return s.plan.judge(w, err)
 	}
 	s.conn = conn
-	for _, m := range s.kept {
+	return nil
+}
+
+// resend sends a try what was sent to the one before it, and lets others send then. What becomes
+// of it is told by RecvMsg.
+func (s *stream) resend(conn grpc.ClientStream, kept []any) {
+	defer s.send.Unlock()
+	for _, m := range kept {
 		if conn.SendMsg(m) != nil {
-			return nil // what became of it is told by RecvMsg
+			break
 		}
 	}
-	if s.closed {
-		_ = conn.CloseSend() // as above
+	s.mu.Lock()
+	s.resends = false
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		_ = conn.CloseSend()
 	}
-	return nil
 }
 
 // leaveLocked gives back the connection of a try.
@@ -162,6 +176,8 @@ func (s *stream) Context() context.Context {
 
 // SendMsg implements grpc.ClientStream.
 func (s *stream) SendMsg(m any) error {
+	s.send.Lock()
+	defer s.send.Unlock()
 	s.mu.Lock()
 	select {
 	case <-s.begun:
@@ -175,7 +191,7 @@ func (s *stream) SendMsg(m any) error {
 	s.keepLocked(m)
 	conn, again := s.conn, !s.settled && s.whole
 	s.mu.Unlock()
-	// Not held here: a member that does not read would keep answers from being read.
+	// mu is not held: a member that does not read would keep answers from being read.
 	err := conn.SendMsg(m)
 	if err == io.EOF && again { //nolint:errorlint // it is that
 		return nil // RecvMsg finds out, and has it sent again
@@ -204,7 +220,9 @@ func (s *stream) keepLocked(m any) {
 func (s *stream) CloseSend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
+	if s.closed = true; s.resends {
+		return nil
+	}
 	select {
 	case <-s.begun:
 	default:
@@ -263,24 +281,46 @@ func (s *stream) answered(read func(grpc.ClientStream) error) error {
 		if err != nil {
 			return err
 		}
-		err = read(conn)
-		s.mu.Lock()
-		if err == nil || err == io.EOF || s.settled || !s.whole || at == nil { //nolint:errorlint // it is that
-			s.settled, s.kept = true, nil
-			s.mu.Unlock()
+		if err = read(conn); err == nil || err == io.EOF || at == nil { //nolint:errorlint // it is that
+			s.settle()
 			return err
 		}
-		next, again := s.tries.Next(s.ctx, at.target, s.plan.judge(at, err))
-		if again {
-			err = s.openLocked(next)
-		}
-		if !again || err != nil {
-			s.err = s.plan.say(s.ctx, err)
-			err = s.err
-			s.endLocked()
-			s.mu.Unlock()
+		if err = s.again(at, err); err != nil {
 			return err
 		}
-		s.mu.Unlock()
 	}
+}
+
+// settle is when something was answered: from then on there is one try.
+func (s *stream) settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settled, s.kept = true, nil
+}
+
+// again opens the next try behind one that failed, and has it sent what that one was, while its
+// answers are read: a member may answer before it has read all of it.
+func (s *stream) again(at *try, failed error) error {
+	s.send.Lock() // what is sent to a try that failed returns
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settled || !s.whole {
+		s.settled, s.kept = true, nil
+		s.send.Unlock()
+		return failed
+	}
+	err := failed
+	next, again := s.tries.Next(s.ctx, at.target, s.plan.judge(at, failed))
+	if again {
+		err = s.openLocked(next)
+	}
+	if !again || err != nil {
+		s.err = s.plan.say(s.ctx, err)
+		s.endLocked()
+		s.send.Unlock()
+		return s.err
+	}
+	s.resends = true
+	go s.resend(s.conn, s.kept[:len(s.kept):len(s.kept)]) // ends with the try, which ends with the stream
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,6 +125,85 @@ func TestP06P08RefusedCallsAndStreamsAreTriedAgain(t *testing.T) {
 			if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 				t.Errorf("%s: the end is %v", row.name, err)
 			}
+		}
+	})
+}
+
+// What was sent of a stream is sent again while its answers are read: a member that answers before
+// it has read all of it is not waited for in vain.
+func TestP06AStreamIsSentAgainWhileItIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, router.Config{}, "m1")
+		w.c.Assign(t, "games", []byte("a"), "m1")
+		c := w.dial(grpcroute.Config{MaxReplay: 64 << 20}, grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10))
+		for _, closed := range []bool{false, true} {
+			w.gates["m1"].says.Store(&[]error{&member.NotOwned{Region: 1}})
+			s, err := c.FullDuplexCall(w.ctx("a", time.Minute))
+			must(t, err)
+			const messages = 15
+			long := strings.Repeat("x", 2<<20) // more than anybody takes who does not read
+			for i := range messages {
+				must(t, s.Send(body(fmt.Sprint(i, long))))
+			}
+			if closed {
+				must(t, s.CloseSend())
+			}
+			for i := range messages {
+				got, err := s.Recv()
+				if want := fmt.Sprint("m1 ", i, long); err != nil || string(got.GetPayload().GetBody()) != want {
+					t.Fatalf("answer %d, closed %t: %v", i, closed, err)
+				}
+				if i == 0 {
+					must(t, s.CloseSend())
+				}
+			}
+			if _, err := s.Recv(); !errors.Is(err, io.EOF) {
+				t.Errorf("the end: %v", err)
+			}
+		}
+	})
+}
+
+// A message is the handler's own when RecvMsg is back, also when its region leaves and the caller
+// goes on sending.
+func TestP84AMessageIsTheHandlersBehindRecvMsg(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, router.Config{}, "m1", "m2")
+		w.c.Assign(t, "games", []byte("a"), "m1")
+		back, look := make(chan error), make(chan struct{})
+		w.apps["m1"].stream = func(s grpc.ServerStream) error {
+			m := &testgrpc.StreamingOutputCallRequest{}
+			if err := s.RecvMsg(m); err != nil || string(m.GetPayload().GetBody()) != "one" {
+				t.Errorf("the first message: %v %v", m, err)
+			}
+			m.Payload, m.ResponseStatus = nil, &testgrpc.EchoStatus{Message: "mine"}
+			err := s.RecvMsg(m)
+			back <- err
+			<-look
+			if m.GetPayload() != nil || m.GetResponseStatus().GetMessage() != "mine" {
+				t.Errorf("the message became %.100v", m)
+			}
+			m.ResponseStatus = nil
+			return err
+		}
+		s, err := w.dial(grpcroute.Config{}).FullDuplexCall(w.ctx("a", time.Hour))
+		must(t, err)
+		must(t, s.Send(body("one")))
+		synctest.Wait()
+		moved := make(chan struct{})
+		go func() { w.c.Assign(t, "games", []byte("a"), "m2"); close(moved) }()
+		if err := <-back; err == nil {
+			t.Error("a message came that nobody sent")
+		}
+		must(t, s.Send(body("two")))
+		synctest.Wait()
+		close(look)
+		<-moved
+		for err == nil {
+			_, err = s.Recv()
+		}
+		if reason.Of(err) != rootv1.Reason_REASON_OUTCOME_UNKNOWN {
+			t.Errorf("the stream ends with %v", err)
 		}
 	})
 }

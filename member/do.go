@@ -13,6 +13,7 @@ import (
 // Request is what a caller wants to act for.
 type Request struct {
 	// Region, or 0: the one of Keyspace that Key is in. With both, Key has to be in Region.
+	// Only what names its Region waits for it to arrive, and is told where it went.
 	Region   rooted.RegionID
 	Keyspace string
 	Key      []byte

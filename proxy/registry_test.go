@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 	"testing/synctest"
 
@@ -103,4 +104,32 @@ func TestP78WhatWasMadeAgainStays(t *testing.T) {
 		}
 		find(t, c, "k")
 	})
+}
+
+// given is a registry in which a key whose owner is dead was just given to another one.
+type given struct {
+	registry
+	give func()
+}
+
+func (g *given) Unbind(ctx context.Context, keyspace string, key []byte, from router.Target) error {
+	if from.Member == "" {
+		g.give()
+		return fmt.Errorf("look again: %w", proxy.ErrOwned)
+	}
+	return g.registry.Unbind(ctx, keyspace, key, from)
+}
+
+// A key is not taken away behind its owner's death if it was given to another one meanwhile: that
+// one is asked to end it.
+func TestP78WhatWasGivenToAnotherIsEndedThere(t *testing.T) {
+	w := start(t, says("zero"), http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusNoContent) }))
+	g := &given{registry: registry{w: w, alive: true}, give: func() { w.move(1) }}
+	remove := serve(t, w.proxy(proxy.Config{Registry: g}).LookupAndDeregister(0))
+	w.at(0, failed)
+	proxyTold(t, w)
+	code, _, body := ask(t, "POST", remove.URL, "k", "")
+	if r := w.last(1); code != http.StatusNoContent || r.Tag != proxy.Deregistered || g.did != "unbind k m1" {
+		t.Errorf("%d %s %s, the registry was told %q, want 204 deregistered and unbind k m1", code, r.Tag, body, g.did)
+	}
 }

@@ -34,6 +34,7 @@ type coordinator struct {
 	// claimed is what every claim makes, of owners m1 to m4.
 	claimed *rootv1.Region
 	lookup  func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error)
+	desk    desk
 }
 
 func (c *coordinator) Status(context.Context, *coordinatorv1.StatusRequest) (*coordinatorv1.StatusResponse, error) {

@@ -204,6 +204,9 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	var watch sync.WaitGroup
 	watch.Go(func() { reportRoot(watchCtx, c.Healthy, logger) })
 	source := debugvars.Source{Vars: c.Vars, Healthy: c.Healthy, TLS: o.certs, Verify: c.Verify, Paths: rest.Paths, Logger: logger}
+	if host, _, err := net.SplitHostPort(o.advertise); err == nil {
+		source.Hosts = []string{host}
+	}
 	source.API = c.REST(source.Caller, o.origins)
 	err = serveMetrics(ctx, metrics, source, func(ctx context.Context) error { return c.Run(ctx, lis) })
 	stopWatch()

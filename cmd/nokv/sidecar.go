@@ -39,8 +39,8 @@ on; SIGHUP, SIGUSR1 and SIGUSR2 are passed on at once. The exit status is that o
 killed COMMAND is too, on Linux.
 
 Without COMMAND the process runs already, --app says where it is asked, and NOKV_SIDECAR_TOKEN
-is set for both. It is not ended: coordinators know of its death when its port refuses
-connections here, and when this process is killed by its silence.`,
+is set for both. It is not ended, and never said to be dead: when its port is closed, when it
+hangs, and when this process is killed, coordinators know of it by its silence.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			s := &sidecarFlags{flags: f, labels: map[string]string{}}
 			f.StringVar(&s.id, "id", "", "`name` of the member, the same after a restart (required)")

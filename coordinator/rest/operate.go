@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"time"
@@ -229,6 +230,9 @@ func (h *Handler) scaleDown() doing {
 		if in.MemberID != "" {
 			drained, err := ask[coordinatorv1.DrainMemberResponse](r.Context(), a, "DrainMember",
 				&coordinatorv1.DrainMemberRequest{MemberId: in.MemberID, Incarnation: in.Incarnation, Reason: "scale-down"})
+			if err != nil && out["changed"] == true {
+				return half(err, "keyspace %.64q wants %d members at most from now on, but member %.64q was not drained", in.Keyspace, in.Members, in.MemberID)
+			}
 			if err != nil {
 				return err
 			}
@@ -236,6 +240,14 @@ func (h *Handler) scaleDown() doing {
 		}
 		return h.object(w, a, out)
 	}
+}
+
+// half is the refusal of the second of two things, behind the first, which was done and stays.
+func half(err error, format string, args ...any) error {
+	p := *problemOf(err)
+	p.detail = fmt.Sprintf(format, args...) + ": " + p.detail
+	p.wayOut = "correct member_id and incarnation, and send it again: what was done is not done twice"
+	return &p
 }
 
 // What 0 counts as in Scaling.

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -10,7 +9,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/clusterid"
+	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -61,7 +62,12 @@ func (h *Handler) watch(c *call) doing {
 		if err := stream.RecvMsg(first); err != nil {
 			return err // nothing was said yet: it is the answer
 		}
-		e := &events{w: w, control: http.NewResponseController(w), asked: a, cluster: clusterid.String(h.cfg.Cluster())}
+		id := h.cfg.Cluster()
+		if id == 0 { // its events would have ids that nobody takes
+			return refuse(http.StatusServiceUnavailable, reason.Name(rootv1.Reason_REASON_ROOT_UNAVAILABLE), "ask again after Retry-After, or another coordinator",
+				"this coordinator has not heard of the root yet: which cluster it is, is not known")
+		}
+		e := &events{w: w, control: http.NewResponseController(w), asked: a, cluster: clusterid.String(id)}
 		h.follow(r, e, stream, first)
 		return nil
 	}
@@ -146,7 +152,7 @@ func (e *events) send(m *coordinatorv1.WatchRegionsResponse) error {
 	}
 	var b bytes.Buffer
 	if t := m.GetToken(); t != nil && !m.GetPartial() {
-		fmt.Fprintf(&b, "id: %s@%s\n", rooted.TokenFromProto(t), cmp.Or(e.cluster, "0"))
+		fmt.Fprintf(&b, "id: %s@%s\n", rooted.TokenFromProto(t), e.cluster)
 	}
 	fmt.Fprintf(&b, "event: %s\ndata: ", kind)
 	b.Write(raw) // one line: protojson escapes those that are in strings

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -411,6 +412,14 @@ func TestC49C50RESTOperations(t *testing.T) {
 	if s := scaling(); s.GetMinMembers() != 12 || s.GetMaxMembers() != 12 {
 		t.Errorf("scaled up: %v", s)
 	}
+	// What was done before a refusal is said with it, and is not done twice.
+	if a := post("scale-down", `{"keyspace":"g","members":4,"member_id":"m9"}`); a.Code != 404 || a.reason() != "member_not_found" ||
+		!strings.Contains(fmt.Sprint(a.fields["detail"]), `keyspace "g" wants 4 members at most from now on, but member "m9" was not drained`) || scaling().GetMaxMembers() != 4 {
+		t.Errorf("scale-down of nobody: %d %s, %v", a.Code, a.Body, scaling())
+	}
+	if a := post("scale-down", `{"keyspace":"g","members":4,"member_id":"m9"}`); a.Code != 404 || strings.Contains(fmt.Sprint(a.fields["detail"]), "from now on") {
+		t.Errorf("scale-down of nobody, again: %d %s", a.Code, a.Body)
+	}
 	if a := post("scale-down", `{"keyspace":"g","members":3,"member_id":"m2"}`); a.Code != 200 {
 		t.Fatalf("scale-down: %d %s", a.Code, a.Body)
 	}
@@ -491,6 +500,28 @@ func TestRESTWatchResumesWithoutAGap(t *testing.T) {
 		}
 		seen += e.data
 		return strings.Contains(seen, `"1"`) && strings.Contains(seen, `"2"`) && strings.Count(seen, `"region":`) >= 2
+	})
+}
+
+// TestRESTWatchWaitsForTheCluster: a coordinator that does not know yet which cluster is served
+// begins no watch, whose events would have ids that no coordinator takes.
+func TestRESTWatchWaitsForTheCluster(t *testing.T) {
+	w, _ := plain(t)
+	var id atomic.Uint64
+	h := w.rest(t, by(principal.Principal{}), func(c *rest.Config) { c.Cluster = id.Load })
+	if a := over(t, h, jsonRequest("GET", "/v1/keyspaces/t/watch", "")); a.Code != http.StatusServiceUnavailable || a.reason() != "root_unavailable" || a.Header().Get("Retry-After") == "" {
+		t.Errorf("without a cluster: %d %v %s", a.Code, a.Header(), a.Body)
+	}
+	id.Store(clusterID)
+	site := httptest.NewServer(h)
+	defer site.Close()
+	last := ""
+	follow(t, site.URL+"/v1/keyspaces/t/watch", "", func(e event) bool { last = e.id; return true })
+	follow(t, site.URL+"/v1/keyspaces/t/watch", last, func(e event) bool {
+		if e.kind == "problem" {
+			t.Errorf("resumed with %+v", e)
+		}
+		return true
 	})
 }
 

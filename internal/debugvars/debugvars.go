@@ -7,7 +7,8 @@
 // their own with their own variables; (2) /healthz answers 200 only when the
 // component's own check passed within its bound, and answers everybody; (3) with
 // certificates the rest is for those that allowed names, by certificate or token, and
-// nothing is served but that it ended when the own one has.
+// nothing is served but that it ended when the own one has; (4) without, on loopback, what is
+// not health is for who asks by an address or a name of this machine.
 package debugvars
 
 import (
@@ -59,6 +60,9 @@ type Source struct {
 	// API is served beside these at Paths, and judges its callers itself. Nil: nothing is.
 	API   http.Handler
 	Paths []string
+	// Hosts are names by which it is asked where it has no certificates and listens on loopback,
+	// beside addresses and localhost. Requests for others are refused.
+	Hosts []string
 	// Logger hears of connections that fail, at Debug. Nil: nothing is logged.
 	Logger hclog.Logger
 }
@@ -155,8 +159,12 @@ func Serve(ctx context.Context, lis net.Listener, s Source) error {
 	if s.Logger == nil {
 		s.Logger = hclog.NewNullLogger()
 	}
+	handler := Handler(s)
+	if s.TLS == nil && onLoopback(lis) {
+		handler = byName(s.Hosts, handler)
+	}
 	server := &http.Server{
-		Handler: s.TLS.Handler(Handler(s)), TLSConfig: s.TLS.HTTP(), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
+		Handler: s.TLS.Handler(handler), TLSConfig: s.TLS.HTTP(), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
 		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes, ConnState: markBusy,
 		ErrorLog: s.Logger.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}

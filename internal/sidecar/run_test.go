@@ -227,20 +227,31 @@ func TestC06SidecarsEnds(t *testing.T) {
 	}
 }
 
-// What is not ours and hangs may serve: nothing is said of it that would be a proof of death.
-func TestC06ProcessBesideThatHangsIsNotSaidToBeDead(t *testing.T) {
-	t.Parallel()
-	h := startHarness(t, func(c *Config) { c.Token, c.Hang = "0123456789abcdef", 400*time.Millisecond })
-	h.deaf.Store(true)
-	if err := h.ended(t); !errors.Is(err, errHangs) {
-		t.Errorf("it ended with %v", err)
-	}
-	m, err := h.Client().GetMember(t.Context(), "s1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.GetMember().GetReason() != "" {
-		t.Errorf("it is said to be dead: %s", m.GetMember().GetReason())
+// What is not ours and hangs, or listens no more while it finishes what it has, may serve: nothing
+// is said of it that would be a proof of death.
+func TestC06ProcessBesideIsNotSaidToBeDead(t *testing.T) {
+	for name, c := range map[string]struct {
+		does func(*harness)
+		why  error
+	}{
+		"it hangs":           {func(h *harness) { h.deaf.Store(true) }, errHangs},
+		"it listens no more": {func(h *harness) { h.port.Listener.Close() }, errClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startHarness(t, func(c *Config) { c.Token, c.Hang = "0123456789abcdef", 400*time.Millisecond })
+			c.does(h)
+			if err := h.ended(t); !errors.Is(err, c.why) {
+				t.Errorf("it ended with %v", err)
+			}
+			m, err := h.Client().GetMember(t.Context(), "s1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said := m.GetMember().GetReason(); strings.Contains(said, "gone") || strings.Contains(said, "ended") {
+				t.Errorf("it is said to be dead: %s", said)
+			}
+		})
 	}
 }
 

@@ -78,12 +78,16 @@ type sidecar struct {
 	member  *member.Member
 	// died ends what waits for the process.
 	died context.CancelFunc
-	// lost says that the process is gone, without being ours, or hangs. Of one.
+	// lost says that the process hangs, or is not ours and not to be found. Of one.
 	lost chan error
 }
 
-// errHangs is a process that answers nothing.
-var errHangs = errors.New("it answers nothing")
+// errHangs is a process that answers nothing, and errClosed one whose port is closed: it may be
+// finishing requests that it has.
+var (
+	errHangs  = errors.New("it answers nothing")
+	errClosed = errors.New("nobody listens at its port any more")
+)
 
 // Run runs the command, or finds the process that runs, makes it a member, and returns when it
 // has ended: nil, *Ended or what went wrong. When ctx ends its regions are moved first.
@@ -273,13 +277,9 @@ func (s *sidecar) live(ctx, life context.Context, beside *sync.WaitGroup) error 
 
 // over ends the member of a process that is dead.
 func (s *sidecar) over(stop func(), ran <-chan error) error {
-	why := "the process is gone"
-	var err error
-	if s.process != nil {
-		why = "the process ended with exit status 0"
-		if err = s.process.outcome(); err != nil {
-			why = err.Error()
-		}
+	why, err := "the process ended with exit status 0", s.process.outcome()
+	if err != nil {
+		why = err.Error()
 	}
 	s.died()
 	s.member.Abort(why)
@@ -291,19 +291,15 @@ func (s *sidecar) over(stop func(), ran <-chan error) error {
 	return err
 }
 
-// loses ends the member of a process that hangs, or of one beside that has ended. What is not
-// ours and hangs may serve: then nothing is said, and its silence is what counts.
+// loses ends the member of a process that hangs, or of one beside that is not to be found. What is
+// not ours may serve: then nothing is said, and its silence is what counts.
 func (s *sidecar) loses(why error, stop func(), ran <-chan error) error {
-	switch {
-	case s.process != nil:
-		s.log.Error("the process is ended", "why", why)
-		s.process.kill()
-		return s.over(stop, ran)
-	case errors.Is(why, errHangs):
+	if s.process == nil {
 		return fmt.Errorf("%w: this ends without a word, because it may still serve: end it, and start both again", why)
 	}
-	_ = s.over(stop, ran)
-	return why
+	s.log.Error("the process is ended", "why", why)
+	s.process.kill()
+	return s.over(stop, ran)
 }
 
 // leave gives the regions away, has the rest released, and ends the process.
@@ -383,7 +379,7 @@ func (s *sidecar) watch(ctx context.Context) {
 		}
 		switch {
 		case s.process == nil && refused >= 2:
-			s.lost <- fmt.Errorf("the process has ended: nobody listens at %s any more", s.app.base.Host)
+			s.lost <- fmt.Errorf("%s: %w", s.app.base.Host, errClosed)
 			return
 		case s.cfg.Hang > 0 && silent >= s.cfg.Hang:
 			s.lost <- fmt.Errorf("%w for %v (--hang): %w", errHangs, silent.Round(time.Millisecond), err)
