@@ -23,6 +23,7 @@ import (
 
 	"github.com/nokv/nokv/internal/debugvars"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/mtls"
 	"gopkg.in/yaml.v3"
 )
 
@@ -654,6 +655,36 @@ func TestP63P66P70ATaskComposesItsOwnAddress(t *testing.T) {
 		}
 		if !strings.Contains(strings.Join(c.HealthCheck.Command, " "), "127.0.0.1:9001/nokv/ready") {
 			t.Errorf("it is asked for its health by %q", c.HealthCheck.Command)
+		}
+	}
+}
+
+// The certificates that docs/deployment.md has made are those that the pods look for, each of its own name.
+func TestP70CertificatesOfTheRecipes(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink(nokvPath(t), filepath.Join(dir, "nokv")); err != nil {
+		t.Fatal(err)
+	}
+	script := "set -e\nPATH=$PWD:$PATH\n"
+	for _, block := range shellBlocks.FindAllStringSubmatch(readDoc(t, "deployment.md"), -1) {
+		script += block[1]
+	}
+	if r := proctest.Run(t, proctest.Options{Path: "/bin/bash", Env: nokvEnv(t), Dir: dir, Args: []string{"-c", script}}); r.Code != 0 {
+		t.Fatalf("exit status %d: %s", r.Code, r.Stderr)
+	}
+	names := map[string]string{"root-1": "root/1", "root-3": "root/3", "coordinator-2": "coordinator/coordinator-2", "counter-0": "member/counter-0"}
+	for _, l := range kubernetesRecipe(t) {
+		if errs := l.judge(); len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		name := filepath.Base(l.value("certs"))
+		src, err := mtls.Open(filepath.Join(dir, "certs", name), mtls.Options{})
+		if err != nil {
+			t.Errorf("%s: %v", l.where, err)
+			continue
+		}
+		if want := names[name]; want != "" && src.Principal().String() != want {
+			t.Errorf("%s is %s, want %s", l.where, src.Principal(), want)
 		}
 	}
 }
