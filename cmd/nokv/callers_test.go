@@ -22,7 +22,7 @@ var callers = map[string]string{"python3": "examples/languages/caller.py", "node
 
 // Callers of each language, of its standard library alone: a request by the proxy, a route and a watch
 // by REST, which goes on at another coordinator when its own is killed.
-func TestC06P84CallersInOtherLanguages(t *testing.T) {
+func TestCallersInOtherLanguages(t *testing.T) {
 	c := startCounters(t, "python3") // whom they call
 	rest := make([]string, 0, 2)
 	for _, addr := range c.MetricsAddrs[c.Roots():] {
@@ -81,7 +81,7 @@ func TestC06P84CallersInOtherLanguages(t *testing.T) {
 
 // A caller that is told to wait waits, says so, and sends the same request again; one that is refused for good
 // does not.
-func TestC06CallersDoAsProblemsSay(t *testing.T) {
+func TestCallersDoAsProblemsSay(t *testing.T) {
 	for language, file := range callers {
 		t.Run(language, func(t *testing.T) {
 			needProgram(t, language)

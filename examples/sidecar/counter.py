@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A counter for each key, behind `nokv proxy`, made a member by `nokv sidecar`.
 
-    counter.py PORT FOLDER        POST / adds one to the counter of X-Game, GET / tells it
+    counter.py PORT FOLDER [HOST]   POST / adds one to the counter of X-Game, GET / tells it
 
 What is kept where: a counter is a file in FOLDER, a line for each one added, which is on the
 disk before the caller hears of it. So nothing that was acknowledged is lost when this process
@@ -13,7 +13,7 @@ Behind a line of a newer one, lines of older ones do not count, and who wrote on
 """
 import hashlib, http.server, json, os, secrets, sys, threading, urllib.error, urllib.parse, urllib.request
 
-PORT, FOLDER = int(sys.argv[1]), sys.argv[2]
+PORT, FOLDER, HOST = int(sys.argv[1]), sys.argv[2], (sys.argv + ["127.0.0.1"])[3]
 SIDECAR, TOKEN = os.environ["NOKV_SIDECAR_URL"], "Bearer " + os.environ["NOKV_SIDECAR_TOKEN"]
 held, lock = {}, threading.Lock()  # regions by number, guarded by lock, which is held while one is worked on
 
@@ -108,4 +108,4 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 os.makedirs(FOLDER, exist_ok=True)
 http.server.ThreadingHTTPServer.request_queue_size = 128
-http.server.ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+http.server.ThreadingHTTPServer((HOST, PORT), Handler).serve_forever()
