@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -161,25 +162,41 @@ func (v *view) hold(o *Options) time.Duration {
 const longest = 1 << 62 * time.Nanosecond
 
 // find looks for another owner than t, for a pause, and asks for one where the route may be
-// wrong; then t is as good as any.
+// wrong; then t is as good as any. The watch may say so before who is asked does.
 func (c *Tries) find(ctx context.Context, t Target, ask, strong bool) (Target, bool) {
 	v, relaxed := c.v, Options{Keyspace: c.o.Keyspace, AtLeast: c.o.AtLeast}
 	other := func(next Target) bool {
-		return next.Member != t.Member || next.Epoch != t.Epoch || next.Incarnation != t.Incarnation || next.Address != t.Address
+		return next.Member != "" && (next.Member != t.Member || next.Epoch != t.Epoch || next.Incarnation != t.Incarnation || next.Address != t.Address)
 	}
-	if f, ok := v.here(c.key, &relaxed); ok && f.target.Member != "" && other(f.target) {
+	if f, ok := v.here(c.key, &relaxed); ok && other(f.target) {
 		return f.target, true
 	}
-	if relaxed.Strong = strong; ask || strong {
-		if f, err := v.askWithin(ctx, askEvery, c.key, &relaxed); err == nil && f.target.Member != "" && other(f.target) {
-			return f.target, true
+	asked := relaxed
+	asked.Strong = strong
+	var said Target
+	var asking sync.WaitGroup
+	waiting, over := context.WithCancelCause(ctx)
+	asking.Go(func() {
+		defer over(errHeld)
+		if ask || strong {
+			if f, err := v.askWithin(waiting, askEvery, c.key, &asked); err == nil && other(f.target) {
+				said = f.target
+				return
+			}
 		}
+		sleep(waiting, c.pause)
+	})
+	next, err := v.await(waiting, c.key, &relaxed, longest, other)
+	if err == nil {
+		over(nil)
 	}
-	next, err := v.await(ctx, c.key, &relaxed, c.pause, other)
+	asking.Wait()
 	c.pause = min(2*c.pause, lastPause)
 	switch {
 	case err == nil:
 		return next, true
+	case said.Member != "":
+		return said, true
 	case errors.Is(err, errHeld) && ctx.Err() == nil:
 		return t, true
 	}

@@ -205,6 +205,33 @@ func TestP37DoWaitsForTheNextOwner(t *testing.T) {
 	})
 }
 
+// What the watch says counts while a coordinator that was asked does not answer: many ask at once when an owner has died.
+func TestP37WhoAsksHearsTheWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, end := start(t, router.Config{})
+		defer end()
+		b.snapshot(region(1, "", "", 2, 1))
+		b.c.mu.Lock()
+		b.c.hangs = true
+		b.c.mu.Unlock()
+		done, begun := make(chan error, 1), time.Now()
+		go func() {
+			done <- b.Do(context.Background(), []byte("a"), router.Options{}, func(_ context.Context, t router.Target) error {
+				if t.Member == "m1" {
+					return dialFailed
+				}
+				return nil
+			})
+		}()
+		time.Sleep(100 * time.Millisecond)
+		b.regions(region(1, "", "", 3, 2))
+		must(t, <-done)
+		if took := time.Since(begun); took != 100*time.Millisecond {
+			t.Errorf("it went on after %v, and was told of the next owner after 100 ms", took)
+		}
+	})
+}
+
 // An owner that is well lost one connection: it is asked again soon, not when a wait for
 // another owner is over. Who never is well is asked until Hold is over.
 func TestP37DoAsksAHealthyOwnerAgainSoon(t *testing.T) {

@@ -28,6 +28,7 @@ type coordinator struct {
 
 	mu    sync.Mutex
 	gone  bool // no such keyspace
+	hangs bool // it answers no key
 	begun time.Time
 	index uint64
 	asked int
@@ -54,6 +55,10 @@ func (c *coordinator) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRe
 		}
 		reply := &coordinatorv1.GetRegionsByKeysResponse{RequestId: req.GetRequestId()}
 		c.mu.Lock()
+		if c.hangs {
+			c.mu.Unlock()
+			continue
+		}
 		reply.Disclosure = c.says()
 		for _, key := range req.GetKeys() {
 			c.asked++

@@ -283,7 +283,7 @@ func TestC25C64C65C67P81GamesGoOn(t *testing.T) {
 }
 
 // Boards on a machine that has much to do: 1,000 on four cores, of which one is killed each 5 s and started again.
-func TestC02C23C64LongGames(t *testing.T) {
+func TestLongGames(t *testing.T) {
 	if !*long {
 		t.Skip("minutes: -games.long")
 	}

@@ -284,7 +284,7 @@ func (h *hall) events(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	control := http.NewResponseController(w)
 	before, at := h.players.moves.Load(), time.Now()
-	line := h.players.line(before, time.Second)
+	line := ""
 	for tick := time.NewTicker(shownEvery); ; {
 		p := h.picture()
 		if in := time.Since(at); in > time.Second {

@@ -32,7 +32,7 @@ func write(t *testing.T, r *record, s State) {
 }
 
 // An owner that hung and was replaced has nothing acknowledged any more, and what it writes is read by nobody.
-func TestC25ReplacedOwnersMovesCountForNothing(t *testing.T) {
+func TestReplacedOwnersMovesCountForNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "board")
 	first, s := begin(t, dir, 7, 1)
 	one := after(t, "3")
@@ -82,7 +82,7 @@ func TestTornLinesAreNotRead(t *testing.T) {
 
 // Owners come, pause and go on in any order, each one writing what it believes to be next: what was
 // acknowledged is in every board that is read behind it, and there is one history.
-func TestC25NoAcknowledgedMoveIsLostWhateverPauses(t *testing.T) {
+func TestNoAcknowledgedMoveIsLostWhateverPauses(t *testing.T) {
 	root := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp(root, "board-")
