@@ -150,6 +150,66 @@ func TestC06ReleaseIsSettledBeforeItReturns(t *testing.T) {
 	}
 }
 
+// How far a region got is what the process says, and not nothing because it said nothing: who forgets to
+// is asked again, for nothing is how a region begins that nobody ever wrote to.
+func TestC06AFrontierIsNotForgotten(t *testing.T) {
+	for _, forgets := range []string{"", "{}", "null", `{"frontier": null}`, `{"frontiers": "18"}`} {
+		for then, want := range map[string]string{`{"frontier": "18"}`: "18", `{"frontier": ""}`: "", `{"frontier_base64": "/w=="}`: "\xff", `{"frontier_base64": ""}`: ""} {
+			releases := 0
+			p := startProgram(t, func(call string, w http.ResponseWriter, _ *http.Request) {
+				if releases++; call == "release" && releases == 3 {
+					fmt.Fprint(w, then)
+					return
+				}
+				fmt.Fprint(w, forgets)
+			})
+			if f, err := p.handler.Release(t.Context(), point); err != nil || string(f) != want || releases != 3 {
+				t.Errorf("%q, then %s: released at %q, %v, behind %d calls", forgets, then, f, err, releases)
+			}
+			if f, err := p.handler.Checkpoint(t.Context(), point); err == nil {
+				t.Errorf("%q: a checkpoint at %q", forgets, f)
+			}
+			if f, err := p.handler.Merge(t.Context(), member.Region{ID: 1}, point); err == nil {
+				t.Errorf("%q: merged at %q", forgets, f)
+			}
+			if err := p.handler.Evict(t.Context(), point); err != nil {
+				t.Errorf("%q: evicted, %v", forgets, err)
+			}
+			fresh := point
+			fresh.Frontier = ""
+			if f, err := p.handler.Release(t.Context(), fresh); err != nil || len(f) != 0 {
+				t.Errorf("%q: a region without a frontier is released at %q, %v", forgets, f, err)
+			}
+		}
+	}
+}
+
+// Any answer of HTTP says that a process lives, whatever is wrong with its body.
+func TestC06AnAnswerIsASignOfLife(t *testing.T) {
+	for name, says := range map[string]func(w http.ResponseWriter){
+		"nothing":  func(http.ResponseWriter) {},
+		"too much": func(w http.ResponseWriter) { fmt.Fprint(w, strings.Repeat("x", 1<<20)) },
+		"half of it": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "100")
+			fmt.Fprint(w, "x")
+		},
+	} {
+		p := startProgram(t, func(_ string, w http.ResponseWriter, _ *http.Request) { says(w) })
+		a := p.handler.caller.(*app)
+		if err := errors.Join(a.answers(t.Context()), a.ready(t.Context())); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		p = startProgram(t, func(_ string, w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			says(w)
+		})
+		a = p.handler.caller.(*app)
+		if alive, ready := a.answers(t.Context()), a.ready(t.Context()); alive != nil || ready == nil {
+			t.Errorf("%s with status 503: it lives: %v, it is ready: %v", name, alive, ready)
+		}
+	}
+}
+
 // A call that is late is under way: its context ends, and nothing else is asked before it returns;
 // with the process it ends.
 func TestC06LateCallsAreWaitedForUntilTheProcessEnds(t *testing.T) {

@@ -80,12 +80,17 @@ func (h *handler) Release(_ context.Context, r member.Region) ([]byte, error) {
 	c := h.call("release", r, nil)
 	for {
 		a, err := h.caller.ask(h.life, c)
+		if err == nil && a.Unsupported {
+			return nil, errUnknownCall
+		}
+		var at []byte
+		if err == nil {
+			at, err = a.frontier(r.Frontier)
+		}
 		var refused *Refused
 		switch {
-		case err == nil && a.Unsupported:
-			return nil, errUnknownCall
 		case err == nil:
-			return a.frontier(), nil
+			return at, nil
 		case errors.As(err, &refused) || !h.rest():
 			return nil, err
 		}
@@ -138,7 +143,7 @@ func (h *handler) Merge(_ context.Context, left, right member.Region) ([]byte, e
 	case a.Unsupported:
 		return []byte(left.Frontier), nil
 	}
-	return a.frontier(), nil
+	return a.frontier(left.Frontier, right.Frontier)
 }
 
 // Checkpoint implements member.Checkpointer.
@@ -147,7 +152,7 @@ func (h *handler) Checkpoint(_ context.Context, r member.Region) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	return a.frontier(), nil
+	return a.frontier(r.Frontier)
 }
 
 // Idle implements member.IdleReleaser. Who does not know the call may be using the region: no

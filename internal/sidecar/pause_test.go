@@ -24,7 +24,7 @@ func TestC06AnswersToAnotherSidecarAreNone(t *testing.T) {
 			c, _, _ := last.next(t.Context(), false)
 			calls = append(calls, c)
 		}
-		if _, err := last.done(calls[0].ID, Answer{Frontier: "5"}); !errors.Is(err, errNoCall) {
+		if _, err := last.done(calls[0].ID, Answer{Idle: true}); !errors.Is(err, errNoCall) {
 			t.Errorf("call %s of the one before was answered to this one, whose is %s: %v", calls[0].ID, calls[1].ID, err)
 		}
 		cancel()

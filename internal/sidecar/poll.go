@@ -173,8 +173,8 @@ func (p *polls) done(text string, a Answer) (Answer, error) {
 	if q == nil {
 		return Answer{}, fmt.Errorf("%w: it was answered long ago, or never made, or is of a sidecar before this one", errNoCall)
 	}
-	if n := len(a.frontier()); n > held.MaxFrontierBytes {
-		a = Answer{Error: fmt.Sprintf("the frontier has %d bytes, %d at most", n, held.MaxFrontierBytes)}
+	if at, _ := a.frontier(); len(at) > held.MaxFrontierBytes {
+		a = Answer{Error: fmt.Sprintf("the frontier has %d bytes, %d at most", len(at), held.MaxFrontierBytes)}
 	}
 	a.Error = a.Error[:min(len(a.Error), maxSaid)]
 	delete(p.open, id)

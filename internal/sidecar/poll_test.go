@@ -61,7 +61,7 @@ func TestC06PolledCallsAreTakenOnceAndAnsweredOnce(t *testing.T) {
 				t.Errorf("done with %s: %d %s", body, code, got)
 			}
 		}
-		if o := <-outcomes; o.error != nil || o.Frontier != "1" {
+		if o := <-outcomes; o.error != nil || o.Frontier == nil || *o.Frontier != "1" {
 			t.Errorf("the checkpoint was answered with %+v", o)
 		}
 		if code, _ := ask(port, "secret", "POST", "/nokv/done/"+first.ID, `{"error": "no room"}`); code != 200 {

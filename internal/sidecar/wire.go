@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/nokv/nokv/member"
@@ -66,10 +67,11 @@ type PeerJSON struct {
 // Answer is what the process answers. What is not known in it is passed over.
 type Answer struct {
 	// Error is why it did not; by HTTP the status says so, and this why.
-	Error         string `json:"error,omitempty"`
-	Frontier      string `json:"frontier,omitempty"`
-	FrontierBytes []byte `json:"frontier_base64,omitempty"`
-	Idle          bool   `json:"idle,omitempty"`
+	Error string `json:"error,omitempty"`
+	// Frontier is how far the region got, as text or in base64; nil: it does not say.
+	Frontier      *string `json:"frontier,omitempty"`
+	FrontierBytes []byte  `json:"frontier_base64,omitempty"`
+	Idle          bool    `json:"idle,omitempty"`
 	// Unsupported: it does not know this call.
 	Unsupported bool `json:"unsupported,omitempty"`
 }
@@ -109,11 +111,21 @@ func parseAnswer(body []byte) (a Answer, err error) {
 	return a, nil
 }
 
-func (a *Answer) frontier() []byte {
-	if len(a.FrontierBytes) > 0 {
-		return a.FrontierBytes
+// errNoFrontier is an answer that does not say how far a region got which had got somewhere.
+var errNoFrontier = errors.New(`the answer has no frontier, and the region had one: answer {"frontier": "..."} with exactly how far it got, "" if that is nowhere`)
+
+// frontier is how far it says that a region got, or of several, which had got to was. What
+// never had a frontier needs none.
+func (a *Answer) frontier(was ...string) ([]byte, error) {
+	switch {
+	case len(a.FrontierBytes) > 0:
+		return a.FrontierBytes, nil
+	case a.Frontier != nil:
+		return []byte(*a.Frontier), nil
+	case a.FrontierBytes == nil && strings.Join(was, "") != "":
+		return nil, errNoFrontier
 	}
-	return []byte(a.Frontier)
+	return []byte{}, nil
 }
 
 // said is what people are shown of an answer.
