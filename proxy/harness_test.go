@@ -16,6 +16,7 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/proxy"
+	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
@@ -181,6 +182,19 @@ func (w *world) send(m *coordinatorv1.WatchRegionsResponse) {
 	m.Token, m.Disclosure, m.SentMillis = at(w.index), w.says(), uint64(time.Since(w.begun).Milliseconds())+1
 	w.mu.Unlock()
 	w.feed <- m
+}
+
+// heard waits until the router has heard all that was sent.
+func (w *world) heard() {
+	w.t.Helper()
+	w.mu.Lock()
+	all := rooted.TokenFromProto(at(w.index))
+	w.mu.Unlock()
+	for end := time.Now().Add(10 * time.Second); w.router.State()[0].Position.Token.Compare(all) < 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("the router is at %s, not %s", w.router.State()[0].Position.Token, all)
+		}
+	}
 }
 
 // proxy makes one whose key is the header K.

@@ -32,6 +32,7 @@ const (
 	maxHeaderBytes  = 64 << 10
 	maxWholeAnswer  = 32 << 10 // of an idempotent request: read before it is passed on
 	continueTimeout = time.Second
+	refusalWithin   = time.Second // the text of a refusal, which is for people
 )
 
 // transports are the ways to ask members.
@@ -175,12 +176,20 @@ func once(h http.Header) {
 
 // judge finds out whether an answer is one, and reads it whole where that is wanted.
 func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response) error {
+	if resp.StatusCode < 100 {
+		_ = resp.Body.Close()
+		return fmt.Errorf("the member answered with status %03d, which HTTP does not have", resp.StatusCode)
+	}
 	refused := resp.StatusCode == http.StatusMisdirectedRequest || resp.Header.Get(router.HeaderRefused) != ""
 	whole := x.options.Idempotent && resp.ContentLength > 0 && resp.ContentLength <= maxWholeAnswer && req.Method != http.MethodHead
 	if !refused && !whole {
 		return nil
 	}
-	late := time.AfterFunc(p.cfg.Timeout, func() { _ = resp.Body.Close() })
+	within := p.cfg.Timeout
+	if refused {
+		within = min(within, refusalWithin)
+	}
+	late := time.AfterFunc(within, func() { _ = resp.Body.Close() })
 	defer late.Stop()
 	if refused {
 		if no := router.FromHTTP(resp); no != nil {
@@ -236,7 +245,11 @@ func (b *tryBody) Read(buf []byte) (int, error) {
 	}
 	b.touched = true
 	b.mu.Unlock()
-	return b.r.Read(buf)
+	n, err := b.r.Read(buf)
+	if _, long := errors.AsType[*http.MaxBytesError](err); err != nil && err != io.EOF && !long {
+		err = &badRequest{http.StatusBadRequest, fmt.Sprintf("the body broke off: %s", err)}
+	}
+	return n, err
 }
 
 // Close leaves the body to the next try; it is closed with the exchange.

@@ -98,6 +98,7 @@ func TestP79P83LookupLockAndProxy(t *testing.T) {
 	ask("/", 400, proxy.BadRequest, "invalid_request", "", func(r *http.Request) { header(one)(r); header(one)(r) })
 	ask("/", 404, proxy.NotFound, "pin_lost", "", header(seal("m1", 2))) // strongly asked: there is no such incarnation
 	w.at(1, rootv1.MemberState_MEMBER_STATE_FAILED)
+	w.heard()
 	ask("/", 404, proxy.NotFound, "pin_lost", "", header(one))
 
 	// A process that cannot be reached: it is lost as soon as that is known.

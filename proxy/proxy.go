@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"os"
@@ -98,6 +100,7 @@ type exchange struct {
 	tries      int
 	reassigned bool
 	socket     *socket // nil: it was not upgraded
+	hijacked   bool    // what is written is no HTTP any more
 	status     int
 	bytes      int64
 	err        error
@@ -133,11 +136,20 @@ func (x *exchange) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// Hijack implements http.Hijacker: from here on the connection is the socket's.
+func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
+	if err == nil {
+		x.hijacked, x.status = true, http.StatusSwitchingProtocols
+	}
+	return c, rw, err
+}
+
 // serve runs one request to its end, and tells of it.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, do func(x *exchange, r *http.Request) error) {
 	begun := time.Now()
 	x := &exchange{ResponseWriter: w, keyspace: p.keyspace}
-	x.options = router.Options{Keyspace: p.keyspace[0], ReassignOrphans: true, Idempotent: idempotent(r), Hold: p.cfg.Hold}
+	x.options = router.Options{Keyspace: p.keyspace[0], ReassignOrphans: true, Hold: p.cfg.Hold}
 	defer func() {
 		broke := recover()
 		if x.socket != nil {
@@ -229,11 +241,12 @@ func (p *Proxy) keep(x *exchange, r *http.Request) (release func(), err error) {
 	return release, nil
 }
 
-// own are headers that no caller says to a member.
-var own = []string{router.HeaderEpoch, router.HeaderMember, router.HeaderAddress, router.HeaderRefused, HeaderKeyspace, HeaderRegion}
+// own are headers that no caller says to a member, and no member to a caller.
+var own = []string{router.HeaderEpoch, router.HeaderMember, router.HeaderAddress, router.HeaderRefused, HeaderKeyspace, HeaderRegion, HeaderReason}
 
 // rewrite makes the request to the member.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
+	exchangeOf(r.Out).options.Idempotent = idempotent(r.Out) // by what the member is told
 	for _, name := range own {
 		delete(r.Out.Header, name)
 	}
@@ -265,7 +278,6 @@ func (p *Proxy) answered(resp *http.Response) error {
 		if !ok {
 			return errors.New("the member switched protocols on a connection that cannot be written")
 		}
-		x.status = resp.StatusCode
 		s, err := p.sockets.add(p, x, body, strings.EqualFold(resp.Header.Get("Upgrade"), "websocket"))
 		if err != nil {
 			return err
@@ -289,8 +301,12 @@ func (p *Proxy) fail(x *exchange, r *http.Request, err error) {
 		x.tag = q.tag
 	}
 	p.cfg.Logger.Debug("a request was not answered by a member", "member", x.target.Member, "tries", x.tries, "err", err)
-	if x.socket != nil || r.Context().Err() != nil {
-		return // nobody listens, or nobody would understand
+	if x.hijacked {
+		return // nobody would understand
+	}
+	if r.Context().Err() != nil {
+		// The caller has gone, or has closed its half only: then to return would tell it 200.
+		panic(http.ErrAbortHandler)
 	}
 	q.write(x)
 }

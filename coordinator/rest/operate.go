@@ -125,13 +125,11 @@ func find(method string) *call {
 
 func (h *Handler) rebalance() doing {
 	return func(w http.ResponseWriter, r *http.Request, a *asked) error {
-		var in struct {
-			Keyspace string `json:"keyspace"`
-		}
-		if err := own(r, a, &in); err != nil {
+		var keyspace string
+		if err := own(r, a, map[string]any{"keyspace": &keyspace}); err != nil {
 			return err
 		}
-		plan, err := ask[coordinatorv1.PlanResponse](r.Context(), a, "Plan", &coordinatorv1.PlanRequest{Keyspace: in.Keyspace, Limit: 1, MemberLimit: 1})
+		plan, err := ask[coordinatorv1.PlanResponse](r.Context(), a, "Plan", &coordinatorv1.PlanRequest{Keyspace: keyspace, Limit: 1, MemberLimit: 1})
 		if err != nil {
 			return err
 		}
@@ -147,24 +145,24 @@ func (h *Handler) rebalance() doing {
 }
 
 // own reads the body of an operation, which takes no parameters.
-func own(r *http.Request, a *asked, into any) error {
+func own(r *http.Request, a *asked, fields map[string]any) error {
 	if r.URL.RawQuery != "" {
 		return bad("parameters: a POST has its fields in a JSON body")
 	}
-	return parseOwn(a.body, into)
+	return parseOwn(a.body, fields)
 }
 
 func (h *Handler) failover() doing {
 	return func(w http.ResponseWriter, r *http.Request, a *asked) error {
-		var in struct {
-			Incarnation uint64 `json:"incarnation"`
-			Reason      string `json:"reason"`
-		}
-		if err := own(r, a, &in); err != nil {
+		var (
+			incarnation uint64
+			reason      string
+		)
+		if err := own(r, a, map[string]any{"incarnation": &incarnation, "reason": &reason}); err != nil {
 			return err
 		}
 		id := r.PathValue("instanceId")
-		if in.Incarnation == 0 {
+		if incarnation == 0 {
 			list, err := ask[coordinatorv1.ListMembersResponse](r.Context(), a, "ListMembers", &coordinatorv1.ListMembersRequest{MemberId: id})
 			if err != nil {
 				return err
@@ -173,7 +171,7 @@ func (h *Handler) failover() doing {
 				return bad("incarnation: the verdict is about one process; that of %.64q is %d now", id, m.GetMember().GetIncarnation())
 			}
 		}
-		out, err := ask[coordinatorv1.FailMemberResponse](r.Context(), a, "FailMember", &coordinatorv1.FailMemberRequest{MemberId: id, Incarnation: in.Incarnation, Reason: in.Reason})
+		out, err := ask[coordinatorv1.FailMemberResponse](r.Context(), a, "FailMember", &coordinatorv1.FailMemberRequest{MemberId: id, Incarnation: incarnation, Reason: reason})
 		if err != nil {
 			return err
 		}
@@ -183,16 +181,20 @@ func (h *Handler) failover() doing {
 
 // scaled is the body of scale-up and scale-down.
 type scaled struct {
-	Keyspace    string `json:"keyspace"`
-	Members     uint64 `json:"members"`
-	MemberID    string `json:"member_id"`
-	Incarnation uint64 `json:"incarnation"`
+	Keyspace    string
+	Members     uint64
+	MemberID    string
+	Incarnation uint64
+}
+
+func (s *scaled) fields() map[string]any {
+	return map[string]any{"keyspace": &s.Keyspace, "members": &s.Members, "member_id": &s.MemberID, "incarnation": &s.Incarnation}
 }
 
 func (h *Handler) scaleUp() doing {
 	return func(w http.ResponseWriter, r *http.Request, a *asked) error {
 		var in scaled
-		if err := own(r, a, &in); err != nil {
+		if err := own(r, a, in.fields()); err != nil {
 			return err
 		}
 		if in.MemberID != "" || in.Incarnation != 0 {
@@ -211,7 +213,7 @@ func (h *Handler) scaleUp() doing {
 func (h *Handler) scaleDown() doing {
 	return func(w http.ResponseWriter, r *http.Request, a *asked) error {
 		var in scaled
-		if err := own(r, a, &in); err != nil {
+		if err := own(r, a, in.fields()); err != nil {
 			return err
 		}
 		if in.MemberID == "" && in.Members == 0 {

@@ -77,21 +77,65 @@ func parse(body []byte, into proto.Message) error {
 	return nil
 }
 
-// parseOwn is parse for bodies that are no message.
-func parseOwn(body []byte, into any) error {
+// parseOwn is parse for bodies that are no message: of fields by their names, each a
+// *string, or a *uint64, which may be a number or text as in answers.
+func parseOwn(body []byte, fields map[string]any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	err := d.Decode(into)
-	if err == nil {
-		if _, end := d.Token(); end != io.EOF { //nolint:errorlint // it is that
-			err = bad("there is more behind it")
+	if first, err := d.Token(); err != nil || first != json.Delim('{') {
+		return bad("body: it is not an object of JSON")
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return bad("body: %v", err)
+		}
+		field := name.(string) // the decoder takes no other
+		into := fields[field]
+		switch {
+		case into == nil:
+			return bad("body: unknown field %.64q", field)
+		case seen[field]:
+			return bad("body: duplicate field %.64q", field)
+		}
+		seen[field] = true
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return bad("body: %v", err)
+		}
+		if err := setOwn(field, raw, into); err != nil {
+			return err
 		}
 	}
-	if err != nil {
+	if _, err := d.Token(); err != nil {
 		return bad("body: %v", err)
+	}
+	if _, end := d.Token(); end != io.EOF { //nolint:errorlint // it is that
+		return bad("body: there is more behind it")
+	}
+	return nil
+}
+
+func setOwn(field string, raw json.RawMessage, into any) error {
+	text := string(raw)
+	if text == "null" { // as in messages
+		return nil
+	}
+	quoted := json.Unmarshal(raw, &text) == nil
+	switch into := into.(type) {
+	case *string:
+		if !quoted {
+			return bad("body: %s: %.64s is not text", field, raw)
+		}
+		*into = text
+	case *uint64:
+		var err error
+		if *into, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return bad("body: %s: %.64s is not a number from 0 to 2^64 - 1", field, raw)
+		}
 	}
 	return nil
 }

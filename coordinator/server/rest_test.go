@@ -283,6 +283,18 @@ func TestRESTRefusals(t *testing.T) {
 		"no process":               {jsonRequest("POST", "/api/coordinator/failover/m1", `{}`), 400, "invalid_request", "that of \\\"m1\\\" is "},
 		"no scaling":               {jsonRequest("POST", "/api/coordinator/scale-up", `{"keyspace":"t","members":3}`), 409, "invalid_request", "not enabled"},
 		"a field of nobody's":      {jsonRequest("POST", "/api/coordinator/rebalance", `{"keyspaces":"t"}`), 400, "invalid_request", "unknown field"},
+		"a field in capitals":      {jsonRequest("POST", "/api/coordinator/rebalance", `{"Keyspace":"t"}`), 400, "invalid_request", "unknown field"},
+		"a field twice":            {jsonRequest("POST", "/api/coordinator/failover/m1", `{"incarnation":1,"incarnation":2}`), 400, "invalid_request", "duplicate field"},
+		"half a number":            {jsonRequest("POST", "/api/coordinator/failover/m1", `{"incarnation":1.5}`), 400, "invalid_request", "2^64 - 1"},
+		"a number below 0":         {jsonRequest("POST", "/api/coordinator/failover/m1", `{"incarnation":"-1"}`), 400, "invalid_request", "2^64 - 1"},
+		"a text that is a number":  {jsonRequest("POST", "/api/coordinator/failover/m1", `{"incarnation":1,"reason":5}`), 400, "invalid_request", "reason"},
+		"no incarnation":           {jsonRequest("POST", "/api/coordinator/failover/m1", `{"incarnation":null}`), 400, "invalid_request", "that of \\\"m1\\\" is "},
+		"no name":                  {jsonRequest("POST", "/api/coordinator/rebalance", `{5:1}`), 400, "invalid_request", "body"},
+		"an object in an object":   {jsonRequest("POST", "/api/coordinator/rebalance", `{{}}`), 400, "invalid_request", "body"},
+		"an object as text":        {jsonRequest("POST", "/api/coordinator/rebalance", `{"keyspace":{"keyspace":"t"}}`), 400, "invalid_request", "not text"},
+		"no object":                {jsonRequest("POST", "/api/coordinator/rebalance", `[]`), 400, "invalid_request", "an object"},
+		"half an object":           {jsonRequest("POST", "/api/coordinator/rebalance", `{"keyspace":"t"`), 400, "invalid_request", "body"},
+		"nothing":                  {jsonRequest("POST", "/api/coordinator/rebalance", `null`), 400, "invalid_request", "an object"},
 		"more behind a body":       {jsonRequest("POST", "/api/coordinator/rebalance", `{}{}`), 400, "invalid_request", "more behind"},
 		"an end behind a body":     {jsonRequest("POST", "/api/coordinator/rebalance", `{}}`), 400, "invalid_request", "more behind"},
 	} {
@@ -429,7 +441,7 @@ func TestC49C50RESTOperations(t *testing.T) {
 	if a := post("failover/m1", `{"incarnation":77}`); a.Code == 200 {
 		t.Errorf("a verdict on a process that is not: %s", a.Body)
 	}
-	if a := post("failover/m1", fmt.Sprintf(`{"incarnation":%d}`, w.root.state.Member("m1").GetIncarnation())); a.Code != 200 || w.root.state.Member("m1").GetState() != rootv1.MemberState_MEMBER_STATE_FAILED {
+	if a := post("failover/m1", fmt.Sprintf(`{"incarnation":"%d"}`, w.root.state.Member("m1").GetIncarnation())); a.Code != 200 || w.root.state.Member("m1").GetState() != rootv1.MemberState_MEMBER_STATE_FAILED {
 		t.Errorf("failover: %d %s", a.Code, a.Body)
 	}
 }

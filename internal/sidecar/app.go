@@ -86,6 +86,8 @@ func (a *app) ask(ctx context.Context, c Call) (Answer, error) {
 	return answer, nil
 }
 
+// do asks, and reads what is answered. Behind an error the status is that of an answer whose
+// body is none, or 0: nothing came.
 func (a *app) do(ctx context.Context, method, to string, body []byte) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, to, bytes.NewReader(body))
 	if err != nil {
@@ -105,9 +107,9 @@ func (a *app) do(ctx context.Context, method, to string, body []byte) (int, []by
 	body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return 0, nil, fmt.Errorf("%s %s was answered with status %d and half a body: %w", method, to, resp.StatusCode, err)
+		return resp.StatusCode, nil, fmt.Errorf("%s %s was answered with status %d and half a body: %w", method, to, resp.StatusCode, err)
 	case len(body) > maxAnswer:
-		return 0, nil, fmt.Errorf("%s %s was answered with a body of more than %d bytes", method, to, maxAnswer)
+		return resp.StatusCode, nil, fmt.Errorf("%s %s was answered with a body of more than %d bytes", method, to, maxAnswer)
 	}
 	return resp.StatusCode, body, nil
 }
@@ -115,14 +117,21 @@ func (a *app) do(ctx context.Context, method, to string, body []byte) (int, []by
 // answers implements caller: any answer of HTTP is one, but that to a member that wants to join
 // has to be 200.
 func (a *app) answers(ctx context.Context) error {
-	_, _, err := a.do(ctx, http.MethodGet, a.url("ready"), nil)
+	status, _, err := a.do(ctx, http.MethodGet, a.url("ready"), nil)
+	if status != 0 {
+		return nil
+	}
 	return err
 }
 
 // ready says whether the process wants to be a member.
 func (a *app) ready(ctx context.Context) error {
 	status, body, err := a.do(ctx, http.MethodGet, a.url("ready"), nil)
-	if err == nil && status != http.StatusOK {
+	switch status {
+	case 0:
+	case http.StatusOK:
+		return nil
+	default:
 		err = fmt.Errorf("GET %s was answered with status %d, not 200: %s", a.url("ready"), status, said(body))
 	}
 	return err

@@ -297,3 +297,29 @@ func TestWhereAProcessIsAsked(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Any answer of HTTP says that a process lives, whatever is wrong with its body.
+func TestC06AnAnswerIsASignOfLife(t *testing.T) {
+	for name, says := range map[string]func(w http.ResponseWriter){
+		"nothing":  func(http.ResponseWriter) {},
+		"too much": func(w http.ResponseWriter) { fmt.Fprint(w, strings.Repeat("x", 1<<20)) },
+		"half of it": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "100")
+			fmt.Fprint(w, "x")
+		},
+	} {
+		p := startProgram(t, func(_ string, w http.ResponseWriter, _ *http.Request) { says(w) })
+		a := p.handler.caller.(*app)
+		if err := errors.Join(a.answers(t.Context()), a.ready(t.Context())); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		p = startProgram(t, func(_ string, w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			says(w)
+		})
+		a = p.handler.caller.(*app)
+		if alive, ready := a.answers(t.Context()), a.ready(t.Context()); alive != nil || ready == nil {
+			t.Errorf("%s with status 503: it lives: %v, it is ready: %v", name, alive, ready)
+		}
+	}
+}

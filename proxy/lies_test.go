@@ -1,0 +1,133 @@
+package proxy_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/proxy"
+	"github.com/nokv/nokv/router"
+)
+
+// rawly sends bytes to a server and returns all that it says, until it ends the connection.
+func rawly(t *testing.T, addr, said string, closeWrite bool) string {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	must(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, said)
+	must(t, err)
+	if closeWrite {
+		must(t, c.(*net.TCPConn).CloseWrite())
+	}
+	must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+	got, _ := io.ReadAll(c)
+	return string(got)
+}
+
+// A caller who says nothing more is not told that it went well: its request was given up.
+func TestP81AnAbandonedRequestIsNotASuccess(t *testing.T) {
+	waits := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	})
+	w := start(t, waits)
+	for name, h := range map[string]http.Handler{
+		"a member was asked": w.proxy(proxy.Config{}).Lookup(),
+		"nobody was": w.proxy(proxy.Config{}).Via(func(r *http.Request) (router.Target, error) {
+			<-r.Context().Done()
+			return router.Target{}, r.Context().Err()
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			front := serve(t, h)
+			for _, head := range []string{"GET / HTTP/1.1\r\nHost: h\r\nK: k\r\n\r\n", "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 0\r\n\r\n"} {
+				if got := rawly(t, front.Listener.Addr().String(), head, true); got != "" {
+					t.Errorf("%.4s: a caller who closed its half is told %q", head, got)
+				}
+			}
+		})
+	}
+	if r := w.last(4); r.Tag != proxy.Canceled || r.Status != 0 {
+		t.Errorf("the result is %q with status %d", r.Tag, r.Status)
+	}
+}
+
+// What is no answer of HTTP is told as that, and never as a success.
+func TestP81OddStatusesOfMembersAreErrors(t *testing.T) {
+	var asked atomic.Int64
+	odd := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		c, _, _ := w.(http.Hijacker).Hijack()
+		defer c.Close()
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 %s X\r\nUpgrade: odd\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n", strings.TrimPrefix(r.URL.Path, "/"))
+	})
+	w := start(t, odd)
+	front := serve(t, w.proxy(proxy.Config{}).Lookup())
+	for _, status := range []string{"000", "099", "101"} {
+		for _, method := range []string{"GET", "POST"} {
+			asked.Store(0)
+			request := fmt.Sprintf("%s /%s HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", method, status)
+			got := rawly(t, front.Listener.Addr().String(), request, false)
+			if !strings.HasPrefix(got, "HTTP/1.1 502 ") || !strings.Contains(got, "Nokv-Reason: upstream_error\r\n") || asked.Load() != 1 {
+				t.Errorf("%s, status %s: the caller is told %q, and the member was asked %d times", method, status, got, asked.Load())
+			}
+		}
+	}
+	if r := w.last(6); r.Tag != proxy.UpstreamError || r.Status != http.StatusBadGateway {
+		t.Errorf("the result is %q with status %d", r.Tag, r.Status)
+	}
+}
+
+// A body that is no HTTP is the fault of who sent it.
+func TestP81BrokenBodiesAreTheCallers(t *testing.T) {
+	reads := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	front := serve(t, start(t, reads).proxy(proxy.Config{}).Lookup())
+	for _, chunks := range []string{"zz\r\n", "2\r\nhix\r\n0\r\n\r\n", "2;" + strings.Repeat("x", 1<<14) + "\r\nhi\r\n0\r\n\r\n"} {
+		got := rawly(t, front.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"+chunks, false)
+		if !strings.HasPrefix(got, "HTTP/1.1 400 ") || !strings.Contains(got, "Nokv-Reason: invalid_request\r\n") {
+			t.Errorf("%.20q: the caller is told %.400q", chunks, got)
+		}
+	}
+}
+
+// What a caller keeps from the member does not make a request idempotent.
+func TestP76AnIdempotencyKeyThatIsNotPassedOnCountsForNothing(t *testing.T) {
+	var asked atomic.Int64
+	dies := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked.Add(1)
+		panic(http.ErrAbortHandler)
+	})
+	front := serve(t, start(t, dies).proxy(proxy.Config{Hold: 300 * time.Millisecond}).Lookup())
+	got := rawly(t, front.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nIdempotency-Key: a\r\nContent-Length: 0\r\nConnection: close, Idempotency-Key\r\n\r\n", false)
+	if !strings.Contains(got, "outcome_unknown") || asked.Load() != 1 {
+		t.Errorf("it was run %d times, and the caller is told %q", asked.Load(), got)
+	}
+}
+
+// The head of a refusal says all; what comes behind it, or not, holds nobody up. The reason
+// is the proxy's word, and no member's.
+func TestP76ARefusalIsKnownByItsHead(t *testing.T) {
+	var asked atomic.Int64
+	drips := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) > 1 {
+			w.Header().Set(proxy.HeaderReason, "not_found")
+			return
+		}
+		c, _, _ := w.(http.Hijacker).Hijack()
+		defer c.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 421 X\r\nNokv-Refused: not_owned\r\nContent-Length: 100\r\n\r\nx")
+		_, _ = bufio.NewReader(c).ReadByte() // until the proxy ends it
+	})
+	front := serve(t, start(t, drips).proxy(proxy.Config{Timeout: time.Hour}).Lookup())
+	got := rawly(t, front.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", false)
+	if !strings.HasPrefix(got, "HTTP/1.1 200 ") || strings.Contains(got, proxy.HeaderReason) || asked.Load() != 2 {
+		t.Errorf("%q behind %d tries, want the answer of the second without a reason", got, asked.Load())
+	}
+}
