@@ -324,26 +324,7 @@ func TestTutorialOfAnyLanguage(t *testing.T) {
 			t.Skipf("SKIPPED: %s is in use, and the tutorial needs it", addr)
 		}
 	}
-	dir := t.TempDir()
-	for from, to := range map[string]string{repositoryFile(t, "examples"): "examples", nokvPath(t): "nokv"} {
-		if err := os.Symlink(from, filepath.Join(dir, to)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	script := "set -e\n"
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(readDoc(t, "tutorials/any-language.md"), -1) {
-		script += block[1]
-	}
-	const build = "go build -o nokv ./cmd/nokv\n"
-	if !strings.Contains(script, build) {
-		t.Fatal("the tutorial does not build nokv")
-	}
-	script = strings.Replace(script, build, "", 1) // the tests have built it
-	p := proctest.Start(t, proctest.Options{Name: "tutorial", Path: "/bin/bash", Env: nokvEnv(t), Dir: dir, Parent: true, Args: []string{"-c", script}})
-	if code := p.Wait(proctest.Patience); code != 0 {
-		t.Fatalf("exit status %d", code)
-	}
-	said := p.Log()
+	said := runTutorial(t, "tutorials/any-language.md")
 	var members []string
 	for n := 1; n <= 3; n++ {
 		got := regexp.MustCompile(fmt.Sprintf(`"count": %d, "member": "(g[1-3])"`, n)).FindStringSubmatch(said)
@@ -357,5 +338,70 @@ func TestTutorialOfAnyLanguage(t *testing.T) {
 	}
 	if !strings.Contains(said, "ended by signal 9") || !strings.Contains(said, "the owner has failed") {
 		t.Error("it does not say what happened")
+	}
+}
+
+// runTutorial runs what a tutorial has for a shell, and returns what that printed. What it builds has
+// been built for the tests.
+func runTutorial(t *testing.T, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for from, to := range map[string]string{repositoryFile(t, "examples"): "examples", nokvPath(t): "nokv"} {
+		if err := os.Symlink(from, filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := "set -e\n"
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(readDoc(t, name), -1) {
+		script += block[1]
+	}
+	const build = "go build -o nokv ./cmd/nokv\n"
+	if !strings.Contains(script, build) {
+		t.Fatal("the tutorial does not build nokv")
+	}
+	script = strings.Replace(script, build, "", 1)
+	// What else it builds is built here, where the repository is.
+	for _, line := range regexp.MustCompile(`(?m)^go build -o (\w+) \./(examples/\w+)\n`).FindAllStringSubmatch(script, -1) {
+		out, err := exec.Command("go", "build", "-o", filepath.Join(dir, line[1]), repositoryFile(t, line[2])).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", line[0], err, out)
+		}
+		script = strings.Replace(script, line[0], "", 1)
+	}
+	p := proctest.Start(t, proctest.Options{Name: "tutorial", Path: "/bin/bash", Env: nokvEnv(t), Dir: dir, Parent: true, Args: []string{"-c", script}})
+	if code := p.Wait(proctest.Patience); code != 0 {
+		t.Fatalf("exit status %d", code)
+	}
+	return p.Log()
+}
+
+// The tutorial of a pool of tenants, word for word.
+func TestP68TutorialOfTenantPools(t *testing.T) {
+	for _, name := range []string{"initdb", "postgres"} {
+		if _, err := exec.LookPath(name); err == nil {
+			continue
+		}
+		if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) == 0 {
+			t.Skipf("SKIPPED: the tutorial needs PostgreSQL, and there is no %s: apt-get install postgresql", name)
+		}
+	}
+	needProgram(t, "curl")
+	if !proctest.Free("127.0.0.1:8090") {
+		t.Skip("SKIPPED: 127.0.0.1:8090 is in use, and the tutorial needs it")
+	}
+	said := runTutorial(t, "tutorials/tenantpool.md")
+	rows := regexp.MustCompile(`\{"pod":"(p[1-3])","id":(\d+),"text":"(\w+)"\}`).FindAllStringSubmatch(said, -1)
+	var got []string
+	for _, r := range rows {
+		got = append(got, r[2]+" "+r[3])
+	}
+	if fmt.Sprint(got) != "[1 one 1 one 1 one 2 two 1 one 3 three]" {
+		t.Fatalf("it says %q", got)
+	}
+	if rows[0][1] != rows[1][1] || rows[0][1] == rows[2][1] || rows[3][1] != rows[0][1] || rows[4][1] == rows[0][1] || rows[5][1] == rows[0][1] {
+		t.Errorf("pods are %q", rows)
+	}
+	if !strings.Contains(said, "there is no such row") || !strings.Contains(said, `"reason":"pin_lost"`) {
+		t.Error("the transaction was seen, or is not lost")
 	}
 }

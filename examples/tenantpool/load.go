@@ -19,8 +19,9 @@ type load struct {
 	url     string
 	tenants int
 	http    *http.Client
-	done, failed,
-	longest atomic.Int64
+
+	done, failed, longest atomic.Int64 // of the second under way
+
 	mu   sync.Mutex
 	last error // guarded by mu
 }

@@ -7,7 +7,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -185,7 +184,7 @@ func settings() []string {
 	return []string{
 		"keyspace", "create", keyspace, "--preset", "tenants", "--settings", rules, "--policy-strategy", "least_loaded",
 		"--policy-rebalance-by", "load", "--policy-rebalance-settle", "8784h",
-		"--scaling-up-permille", "600", "--scaling-max-members", fmt.Sprint(mostPods),
+		"--scaling-enabled", "true", "--scaling-up-permille", "600", "--scaling-min-members", "4", "--scaling-max-members", fmt.Sprint(mostPods),
 	}
 }
 
@@ -204,19 +203,27 @@ func show(ctx context.Context) error {
 	if _, err := d.Self(ctx, "postgres", "postgres", "--dir", data); err != nil {
 		return err
 	}
-	if _, err := d.NoKV(ctx, append(settings(), os.Args[1:]...)...); err != nil {
+	if _, err := d.NoKV(ctx, settings()...); err != nil {
 		return err
 	}
 	if _, err := d.NoKV(ctx, "pin", "rotate"); err != nil {
 		return err
 	}
-	for _, id := range []string{"p1", "p2", "p3", "d1"} {
+	ids := []string{"p1", "p2", "p3", "d1"}
+	for _, id := range ids {
 		group := map[bool]string{true: "dedicated", false: "shared"}[id == "d1"]
 		p, err := d.Self(ctx, id, "pod", "--id", id, "--postgres", at(data), "--group", group)
 		if err != nil {
 			return err
 		}
 		d.Say(fmt.Sprintf("pod %s runs, for %s tenants: kill %d gives its tenants away, kill -9 leaves that to the others", id, group, p.PID()))
+	}
+	for there := 0; there < len(ids); {
+		listed, err := d.NoKV(ctx, "member", "list", "-o", "json")
+		if err != nil {
+			return err
+		}
+		there = strings.Count(listed, `"address"`)
 	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0") // a free port for the caller
 	if err != nil {
@@ -229,6 +236,7 @@ func show(ctx context.Context) error {
 	if _, err := d.Self(ctx, "caller", "caller", "--addr", front); err != nil {
 		return err
 	}
+	d.Say("ask http://" + front + " as the README says")
 	l := newLoad("http://"+front, 12)
-	return cmp.Or(l.run(ctx, func(line string) { d.Say(line) }), ctx.Err())
+	return l.run(ctx, d.Say)
 }
