@@ -226,7 +226,8 @@ func TestP01P54P55P63P68P71P72P82P83P84P85TenantsOnPods(t *testing.T) {
 	s.killed()
 }
 
-// P-63, P-82: three pods are listed, at the addresses that they chose; nothing is open yet.
+// P-63, P-72, P-82: three pods are listed, at the addresses that they chose; nothing is open yet. One that
+// would leave too little of PostgreSQL to others does not start.
 func (s *system) threePods() map[string]listed {
 	var pods map[string]listed
 	s.await("three pods are listed", func() error {
@@ -235,6 +236,14 @@ func (s *system) threePods() map[string]listed {
 		}
 		return nil
 	})
+	self, err := os.Executable()
+	if err != nil {
+		s.Fatal(err)
+	}
+	greedy := proctest.Run(s.T, proctest.Options{Name: "greedy", Path: self, Args: []string{"pod", "--id", "p4", "--postgres", at(s.data), "--connections", "17", "--coordinator-addr", s.cluster.Coordinators()}})
+	if greedy.Code != 1 || !strings.Contains(greedy.Stderr, "give 16 at most") {
+		s.Errorf("a pod that would have 17 of 100 connections: exit status %d, %s", greedy.Code, greedy.Stderr)
+	}
 	for id, m := range pods {
 		if p := s.pooled(m); p.Pod != id || p.Open != 0 {
 			s.Errorf("at the address of %s: %+v", id, p)
@@ -432,9 +441,17 @@ func (s *system) without(pod string) error {
 }
 
 // P-84: a pod that is asked to end gives its tenants away first: they are elsewhere at once, its
-// record says so, and no request fails.
+// record says so, and no request fails. A transaction that is not ended in a second is rolled back.
 func (s *system) ended() {
 	made := s.must(0, http.MethodPost, "/tenants/t-2/rows", "", "kept")
+	other := ""
+	for tenant, at := range s.owners() {
+		if strings.HasPrefix(tenant, "small-") && slices.Equal(at, []string{made.Pod}) {
+			other = "/tenants/" + tenant
+		}
+	}
+	begun := s.must(0, http.MethodPost, other+"/transactions", "", "")
+	lost := s.must(0, http.MethodPost, "/transaction/rows", begun.Transaction, "not")
 	s.pods[made.Pod].Signal(syscall.SIGTERM)
 	took, to := s.moved(fmt.Sprintf("/tenants/t-2/rows/%d", made.ID), made.Pod, "kept")
 	if code := s.pods[made.Pod].Wait(proctest.Patience); code != 0 {
@@ -443,6 +460,8 @@ func (s *system) ended() {
 	if err := s.without(made.Pod); err != nil {
 		s.Errorf("%s has ended: %v", made.Pod, err)
 	}
+	s.no(0, http.MethodPost, "/transaction/commit", begun.Transaction, "", 404, "pin_lost")
+	s.no(0, http.MethodGet, fmt.Sprintf("%s/rows/%d", other, lost.ID), "", "", 404, "")
 	state := s.members()[made.Pod].State
 	testreport.Linef(s.T, "tenantpool: SIGTERM of a pod: its tenants are elsewhere after %v, its record is %q", took, state)
 	if state == "active" || to == made.Pod {
