@@ -27,8 +27,9 @@ type coordinator struct {
 	server *grpc.Server
 
 	mu    sync.Mutex
-	gone  bool // no such keyspace
-	hangs bool // it answers no key
+	gone  bool   // no such keyspace
+	hangs bool   // it answers no key
+	fed   string // the keyspace whose watch has news; empty: any
 	begun time.Time
 	index uint64
 	asked int
@@ -99,13 +100,19 @@ func (c *coordinator) answers(lookup func(*coordinatorv1.GetRegionByKeyRequest) 
 	c.lookup = lookup
 }
 
-func (c *coordinator) WatchRegions(_ *coordinatorv1.WatchRegionsRequest, s grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error {
+func (c *coordinator) WatchRegions(req *coordinatorv1.WatchRegionsRequest, s grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error {
 	c.mu.Lock()
-	gone := c.gone
-	c.begun = time.Now()
+	gone, silent := c.gone, c.fed != "" && c.fed != req.GetKeyspace()
+	if !silent {
+		c.begun = time.Now()
+	}
 	c.mu.Unlock()
 	if gone {
 		return reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no such keyspace")
+	}
+	if silent {
+		<-s.Context().Done()
+		return nil
 	}
 	for {
 		select {

@@ -240,6 +240,83 @@ func TestResolveThroughTheEndOfAKeyspace(t *testing.T) {
 	})
 }
 
+// What is held: a key is found without asking although the truth is another by now, until that is
+// heard of; behind the end of its region it is not found; who has failed is passed while another
+// owner lives, and is nobody's way where none does.
+func TestP86WhatIsHeldFollowsTheTruth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, end := start(t, router.Config{})
+		defer end()
+		b.snapshot(region(1, "a", "b", 2, 1), region(2, "b", "c", 2, 2, 3), region(3, "c", "d", 2, 4))
+		var truth *rootv1.Region
+		b.c.answers(func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+			if truth == nil {
+				return nil, errors.New("there is no region")
+			}
+			return answer(truth)
+		})
+		finds := func(step, key string, want rooted.MemberID, fails error, questions int) {
+			t.Helper()
+			before := b.c.questions()
+			got, err := b.Resolve(t.Context(), []byte(key), router.Options{})
+			if n := b.c.questions() - before; got.Member != want || !errors.Is(err, fails) || n != questions {
+				t.Errorf("%s: %q: %q %v after %d questions, want %q %v after %d", step, key, got.Member, err, n, want, fails, questions)
+			}
+		}
+		truth = region(1, "a", "b", 9, 2)
+		finds("the truth has changed", "ab", "m1", nil, 0)
+		b.regions(truth)
+		finds("that was heard of", "ab", "m2", nil, 0)
+
+		truth = nil
+		b.send(&coordinatorv1.WatchRegionsResponse{Changes: []*coordinatorv1.RegionChange{{Region: region(1, "a", "b", 10), Removed: true}}})
+		finds("it was deregistered", "ab", "", client.ErrNotFound, 1)
+
+		b.members(member(2, failed), member(4, failed))
+		for range 4 {
+			finds("one of two owners has failed", "bb", "m3", nil, 0)
+		}
+		finds("the only owner has failed", "cc", "", client.ErrUnhealthyMember, 0)
+		b.regions(region(2, "b", "c", 11, 3), region(3, "c", "d", 12, 3)) // put right behind the calls
+		finds("the dead owner was removed", "bb", "m3", nil, 0)
+		finds("another owner was given it", "cc", "m3", nil, 0)
+	})
+}
+
+// Keyspaces are apart: one key is of two regions, and what changes in one keyspace changes nothing
+// of the other.
+func TestP86KeyspacesAreApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, end := start(t, router.Config{Keyspaces: []string{"default", "other"}})
+		defer end()
+		b.c.mu.Lock()
+		b.c.fed, b.c.index = "default", 5
+		b.c.mu.Unlock()
+		b.serveAgain()
+		time.Sleep(time.Minute)
+		b.c.answers(func(req *coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+			if req.GetKeyspace() != "other" {
+				return nil, errors.New("there is no region")
+			}
+			r := region(7, "", "", 3, 2)
+			r.KeyspaceId = 2
+			return answer(r)
+		})
+		finds := func(keyspace string, want rooted.MemberID, fails error) {
+			t.Helper()
+			if got, err := b.Resolve(t.Context(), []byte("k"), router.Options{Keyspace: keyspace}); got.Member != want || !errors.Is(err, fails) {
+				t.Errorf("%s: %q %v, want %q %v", keyspace, got.Member, err, want, fails)
+			}
+		}
+		b.snapshot(region(1, "", "", 2, 1))
+		finds("default", "m1", nil)
+		finds("other", "m2", nil)
+		b.send(&coordinatorv1.WatchRegionsResponse{Changes: []*coordinatorv1.RegionChange{{Region: region(1, "", "", 9), Removed: true}}})
+		finds("default", "", client.ErrNotFound)
+		finds("other", "m2", nil)
+	})
+}
+
 // A keyspace that is not there yet is waited for in the background.
 func TestRunWaitsForAKeyspace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -324,7 +324,7 @@ func TestLimitOfRegionsPerMember(t *testing.T) {
 }
 
 // A dead owner of a shared region is taken out; another one comes when none is left.
-func TestP36P37P41SharedRegionsLoseDeadOwners(t *testing.T) {
+func TestP36P37P41P86SharedRegionsLoseDeadOwners(t *testing.T) {
 	c := newCluster(t)
 	for _, id := range []string{"m1", "m2", "m3"} {
 		c.join(id)

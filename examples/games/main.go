@@ -45,8 +45,8 @@ func run(ctx context.Context, args []string) error {
 	id := f.String("id", "", "`name` of the core")
 	dir := f.String("dir", "", "`folder` of boards, which the cores share")
 	ends := f.String("coordinator-addr", os.Getenv("NOKV_COORDINATOR_ADDR"), "`addresses` of coordinators")
-	proxy := f.String("proxy", "127.0.0.1:8090", "`address` of nokv proxy")
-	page := f.String("page", "127.0.0.1:8090", "`address` of the page, on this machine")
+	proxy := f.String("proxy", "127.0.0.1:8070", "`address` of nokv proxy")
+	page := f.String("page", "127.0.0.1:8070", "`address` of the page, on this machine")
 	boards := f.Int("boards", 150, "how many boards are played")
 	pace := f.Duration("pace", time.Second, "`time` between two moves on a board")
 	if err := f.Parse(args); err != nil {

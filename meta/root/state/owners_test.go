@@ -65,7 +65,7 @@ func TestA02A03A04P16P18P20WhatAClusterIs(t *testing.T) {
 
 // Keyspaces share nothing but their members: the same key is another region in each, with
 // owners of its own, and what becomes of one changes nothing in the other.
-func TestP21KeyspacesAreApart(t *testing.T) {
+func TestP21P86KeyspacesAreApart(t *testing.T) {
 	m := bootstrapped(t)
 	m.must(settingsEvent("one", shared()), settingsEvent("two", shared()), memberEvent("a", 1), memberEvent("b", 2))
 	m.must(touch(2, "key", "a"))

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// poolConfig is what a pod is told at its start.
+type poolConfig struct {
+	// ID and Group of the pod, and where PostgreSQL is.
+	ID, Group, Postgres string
+	// Connections that the pod has open at most, and PerTenant of them for one tenant.
+	Connections, PerTenant int
+	// Queue is how many requests of a tenant wait for a connection when it counts as saturated.
+	Queue int
+	// Idle is after how long a connection is closed that nobody uses.
+	Idle time.Duration
+}
+
+func (c poolConfig) validate() error {
+	switch {
+	case c.ID == "":
+		return errors.New("say who the pod is: --id")
+	case c.Postgres == "":
+		return errors.New("say where PostgreSQL is: --postgres, such as 'host=/tmp/pg user=tenantpool dbname=postgres'")
+	case c.PerTenant < 1 || c.Connections < c.PerTenant:
+		return fmt.Errorf("--per-tenant %d of --connections %d: want 1 at least, and no more than all", c.PerTenant, c.Connections)
+	case c.Queue < 1 || c.Idle < time.Second:
+		return fmt.Errorf("--queue %d and --idle %v: want 1 and 1s at least", c.Queue, c.Idle)
+	}
+	return nil
+}
+
+// fits says whether as many pods as there may be leave a fifth of PostgreSQL's connections to others.
+func (c poolConfig) fits(maxConnections int) error {
+	if most := maxConnections * 4 / 5 / mostPods; c.Connections > most {
+		return fmt.Errorf("--connections %d: %d pods of that may ask for %d, and PostgreSQL has max_connections = %d, of which a fifth is left to others: give %d at most, or raise max_connections",
+			c.Connections, mostPods, mostPods*c.Connections, maxConnections, most)
+	}
+	return nil
+}
+
+// slots are the connections that a pod may have open, one each.
+type slots chan struct{}
+
+// open is how many there are.
+func (s slots) open() int { return len(s) }
+
+// dial makes a connection when there may be one more; until then it waits, as long as the context
+// lasts. Who has some to spare is asked to close them.
+func (s slots) dial(d *net.Dialer, spare func()) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		select {
+		case s <- struct{}{}:
+		default:
+			spare()
+			select {
+			case s <- struct{}{}:
+			case <-ctx.Done():
+				return nil, errFull
+			}
+		}
+		c, err := d.DialContext(ctx, network, address)
+		if err != nil {
+			<-s
+			return nil, err
+		}
+		return &counted{Conn: c, end: sync.OnceFunc(func() { <-s })}, nil
+	}
+}
+
+var errFull = errors.New("the pod has as many connections as it may have: try again")
+
+// counted is a connection that gives its place back.
+type counted struct {
+	net.Conn
+	end func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	defer c.end()
+	return c.Conn.Close()
+}
+
+// share is a pod's part in serving a tenant: connections of its own, none before they are needed.
+type share struct {
+	tenant string
+	pool   *pgxpool.Pool
+	// waiting requests for a connection, and for how many looks in a row there were too many.
+	waiting atomic.Int64
+	looks   int
+}
+
+// newShare makes a share. It opens nothing.
+func (p *pod) newShare(tenant string) (*share, error) {
+	c, err := pgxpool.ParseConfig(p.cfg.Postgres)
+	if err != nil {
+		return nil, err
+	}
+	schema := pgx.Identifier{"tenant " + tenant}.Sanitize()
+	c.MaxConns, c.MinConns, c.MaxConnIdleTime, c.HealthCheckPeriod = int32(p.cfg.PerTenant), 0, p.cfg.Idle, p.cfg.Idle/2
+	c.ConnConfig.ConnectTimeout = 5 * time.Second
+	c.ConnConfig.RuntimeParams["search_path"] = schema
+	c.ConnConfig.RuntimeParams["statement_timeout"] = "10000"
+	c.ConnConfig.RuntimeParams["application_name"] = "tenantpool " + p.cfg.ID
+	c.ConnConfig.DialFunc = p.slots.dial(&net.Dialer{}, p.spare)
+	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return prepare(ctx, conn, tenant, schema) }
+	pool, err := pgxpool.NewWithConfig(context.Background(), c) // it dials when it is asked, and ends with Close
+	if err != nil {
+		return nil, err
+	}
+	return &share{tenant: tenant, pool: pool}, nil
+}
+
+// prepare makes what a tenant has, at its first connection anywhere.
+func prepare(ctx context.Context, c *pgx.Conn, tenant, schema string) error {
+	var there bool
+	if err := c.QueryRow(ctx, "select to_regclass('rows') is not null").Scan(&there); err != nil || there {
+		return err
+	}
+	lock := fnv.New64a()
+	_, _ = lock.Write([]byte(tenant))
+	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		// Two pods may come at once: the second one finds what the first has made.
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(lock.Sum64())); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "create schema if not exists "+schema+"; create table if not exists rows (id bigint generated always as identity primary key, text text not null)")
+		return err
+	})
+}
+
+// take waits for a connection, which has to be released.
+func (s *share) take(ctx context.Context) (*pgxpool.Conn, error) {
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
+	return s.pool.Acquire(ctx)
+}
+
+// saturated says whether, at two looks in a row, all connections of the tenant are in use and too
+// many requests wait for one. One goroutine asks, at intervals.
+func (s *share) saturated(queue int) bool {
+	if st := s.pool.Stat(); st.AcquiredConns() < st.MaxConns() || s.waiting.Load() < int64(queue) {
+		s.looks = 0
+		return false
+	}
+	s.looks++
+	return s.looks > 1
+}

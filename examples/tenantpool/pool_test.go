@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What pods may ask for leaves PostgreSQL a fifth, and another pod is wanted well before that.
+func TestP72PodsLeaveConnectionsToOthers(t *testing.T) {
+	good := poolConfig{ID: "p", Postgres: "host=/tmp", Connections: 16, PerTenant: 4, Queue: 2, Idle: time.Second}
+	for name, row := range map[string]struct {
+		change func(*poolConfig)
+		most   int
+		says   string
+	}{
+		"a fifth is left":           {func(*poolConfig) {}, 100, ""},
+		"more than that":            {func(c *poolConfig) { c.Connections = 17 }, 100, "give 16 at most"},
+		"a smaller server":          {func(*poolConfig) {}, 99, "give 15 at most"},
+		"no name":                   {func(c *poolConfig) { c.ID = "" }, 100, "--id"},
+		"no server":                 {func(c *poolConfig) { c.Postgres = "" }, 100, "--postgres"},
+		"more for one than for all": {func(c *poolConfig) { c.PerTenant = 17 }, 100, "--per-tenant 17"},
+		"nothing for a tenant":      {func(c *poolConfig) { c.PerTenant = 0 }, 100, "--per-tenant 0"},
+		"nobody waits":              {func(c *poolConfig) { c.Queue = 0 }, 100, "--queue 0"},
+		"closed at once":            {func(c *poolConfig) { c.Idle = 0 }, 100, "--idle 0s"},
+	} {
+		c := good
+		row.change(&c)
+		err := errors.Join(c.validate(), c.fits(row.most))
+		if (err == nil) != (row.says == "") || err != nil && !strings.Contains(err.Error(), row.says) {
+			t.Errorf("%s: %v, want %q", name, err, row.says)
+		}
+	}
+	of := func(name string) int {
+		s := settings()
+		n, err := strconv.Atoi(s[slices.Index(s, name)+1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if wanted := of("--scaling-max-members") * good.Connections * of("--scaling-up-permille") / 1000; wanted > 100/2 {
+		t.Errorf("another pod is wanted at %d connections of 100", wanted)
+	}
+}
+
+// A pod opens no more connections than it may: it has spare ones closed, or waits, and gives the place
+// of one that closed, or could not be made, to the next.
+func TestP72APodKeepsToItsConnections(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	places, asked := make(slots, 1), 0
+	var first net.Conn
+	dial := places.dial(&net.Dialer{}, func() {
+		if asked++; asked > 1 {
+			_ = first.Close()
+		}
+	})
+	if first, err = dial(t.Context(), "tcp", lis.Addr().String()); err != nil || places.open() != 1 {
+		t.Fatalf("%d open, %v", places.open(), err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := dial(over, "tcp", lis.Addr().String()); !errors.Is(err, errFull) || places.open() != 1 {
+		t.Errorf("with no place: %d open, %v", places.open(), err)
+	}
+	second, err := dial(t.Context(), "tcp", lis.Addr().String())
+	if err != nil || asked != 2 || places.open() != 1 {
+		t.Fatalf("with one to spare: %d open, asked %d times, %v", places.open(), asked, err)
+	}
+	_ = first.Close() // again: it has no place any more
+	if err := second.Close(); err != nil || places.open() != 0 {
+		t.Errorf("closed, %d are open, %v", places.open(), err)
+	}
+	_ = lis.Close()
+	if _, err := dial(t.Context(), "tcp", lis.Addr().String()); err == nil || places.open() != 0 {
+		t.Errorf("not made, %d are open, %v", places.open(), err)
+	}
+}
