@@ -55,10 +55,11 @@ func TestN59AFlagWinsOverTheConfig(t *testing.T) {
 
 // A root peer has no folder that nobody named, and a coordinator has none at all.
 func TestN47TheFolderOfARootPeerIsNamed(t *testing.T) {
+	at := " -addr " + taken(t) // what is not refused ends there
 	for _, c := range []struct{ line, want string }{
-		{"meta-root -node-id 1 -peer 1=127.0.0.1:3380", "-workdir"},
-		{"meta-root -node-id 1 -peer 1=127.0.0.1:3380 -workdir=", "-workdir"},
-		{"coordinator -coordinator-id c1 -root-peer 1=127.0.0.1:2380 -workdir w", "-workdir"},
+		{"meta-root -node-id 1 -peer 1=127.0.0.1:3380" + at, "-workdir"},
+		{"meta-root -node-id 1 -peer 1=127.0.0.1:3380 -workdir=" + at, "-workdir"},
+		{"coordinator -coordinator-id c1 -root-peer 1=127.0.0.1:2380 -workdir w" + at, "-workdir"},
 	} {
 		if code, _, stderr := runHere(t, strings.Fields(c.line)...); code != exitUsage || !strings.Contains(stderr, c.want) {
 			t.Errorf("nokv %s: exit status %d, %s, want something about %s", c.line, code, stderr, c.want)
@@ -69,9 +70,8 @@ func TestN47TheFolderOfARootPeerIsNamed(t *testing.T) {
 // The name of a coordinator is given to it and stays: it has no default, so none that differs
 // from start to start.
 func TestN48ACoordinatorIsNamed(t *testing.T) {
-	for _, line := range []string{
-		"coordinator -root-peer 1=127.0.0.1:2380", "coordinator -coordinator-id= -root-peer 1=127.0.0.1:2380", "coordinator -coordinator-id c\x01 -root-peer 1=127.0.0.1:2380",
-	} {
+	rest := " -root-peer 1=127.0.0.1:2380 -addr " + taken(t) // one that has a name ends there
+	for _, line := range []string{"coordinator" + rest, "coordinator -coordinator-id=" + rest, "coordinator -coordinator-id c\x01" + rest} {
 		if code, _, stderr := runHere(t, strings.Split(line, " ")...); code != exitUsage || !strings.Contains(stderr, "-coordinator-id") {
 			t.Errorf("nokv %q: exit status %d, %s", line, code, stderr)
 		}
