@@ -318,15 +318,22 @@ func (v *view) await(ctx context.Context, key []byte, o *Options, do func(Target
 	defer ticker.Stop()
 	relaxed := Options{Keyspace: o.Keyspace, AtLeast: o.AtLeast, MaxAge: o.MaxAge}
 	for {
-		changed := v.cache.Changed()
+		changed, end := v.changed(key, &relaxed)
 		if f, ok := v.here(key, &relaxed); ok && f.target.Member != "" && do(f.target) {
+			end()
 			return f.target, nil
 		}
+		ask := false
 		select {
 		case <-changed:
 		case <-ctx.Done():
+			end()
 			return Target{}, context.Cause(ctx)
 		case <-ticker.C:
+			ask = true
+		}
+		end()
+		if ask {
 			strong := relaxed
 			strong.Strong = true
 			if f, err := v.askWithin(ctx, askEvery, key, &strong); err == nil && f.target.Member != "" && do(f.target) {
@@ -334,6 +341,14 @@ func (v *view) await(ctx context.Context, key []byte, o *Options, do func(Target
 			}
 		}
 	}
+}
+
+// changed is closed when here says something else of a key.
+func (v *view) changed(key []byte, o *Options) (changed <-chan struct{}, end func()) {
+	if o.AtLeast != (rooted.Token{}) || v.maxAge(o) > 0 {
+		return v.cache.Changed(), func() {} // it waits for a position
+	}
+	return v.cache.ChangedAt(key)
 }
 
 func (v *view) askWithin(ctx context.Context, most time.Duration, key []byte, o *Options) (found, error) {
