@@ -9,12 +9,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/testreport"
 	nokvmember "github.com/nokv/nokv/member"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -22,6 +25,7 @@ import (
 	"github.com/nokv/nokv/router"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 type contextT = context.Context
@@ -230,6 +234,53 @@ func TestP37WhoAsksHearsTheWatch(t *testing.T) {
 			t.Errorf("it went on after %v, and was told of the next owner after 100 ms", took)
 		}
 	})
+}
+
+// Many whose owner has died ask together: one read is under way at a time, which has a key once, and each
+// of them hears of what was read after it was refused.
+func TestP37ManyWhoLostAnOwnerShareReads(t *testing.T) {
+	for _, keys := range []int{1, 500} {
+		synctest.Test(t, func(t *testing.T) {
+			const takes = 2 * time.Millisecond // each read
+			b, end := start(t, router.Config{})
+			defer end()
+			var all []*rootv1.Region
+			for i := range keys {
+				all = append(all, region(uint64(i+1), fmt.Sprintf("%03d", i), fmt.Sprintf("%03d/", i), 2, 1))
+			}
+			b.snapshot(all...)
+			moved := time.Now().Add(150 * time.Millisecond)
+			b.c.answers(func(req *coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+				n, _ := strconv.Atoi(string(req.GetKey()))
+				now := proto.CloneOf(all[n])
+				if !time.Now().Before(moved) {
+					now = region(now.GetId(), string(now.GetStartKey()), string(now.GetEndKey()), 3, 2)
+				}
+				return answer(now)
+			})
+			b.c.mu.Lock()
+			b.c.takes = takes
+			b.c.mu.Unlock()
+			var callers sync.WaitGroup
+			for i := range 500 {
+				callers.Go(func() {
+					must(t, b.Do(t.Context(), fmt.Appendf(nil, "%03d", i%keys), router.Options{}, func(_ context.Context, at router.Target) error {
+						if at.Member == "m2" {
+							return nil
+						}
+						return notReached(at)
+					}))
+				})
+			}
+			callers.Wait()
+			took := time.Since(moved.Add(-150 * time.Millisecond))
+			requests, read := b.c.requests(), b.c.questions()
+			if requests < 2 || requests > 40 || read > keys*requests {
+				t.Errorf("500 callers of %d keys made %d reads of %d keys in %v", keys, requests, read, took)
+			}
+			testreport.Linef(t, "router: 500 callers behind a death that is known after 150 ms, of %d keys: %d reads of %d keys, each %v, in %v", keys, requests, read, takes, took)
+		})
+	}
 }
 
 // An owner that is well lost one connection: it is asked again soon, not when a wait for
