@@ -156,6 +156,11 @@ func (b *bench) reaches(index uint64) {
 	}
 }
 
+// change sends a change of region i of a stream, at a position.
+func (b *bench) change(index uint64, i int) {
+	b.c.feed <- &coordinatorv1.WatchRegionsResponse{Token: at(index), Disclosure: b.c.says(), Changes: now(region(uint64(i+1), benchKey(i), benchKey(i+1), index, i%benchMembers))}
+}
+
 // BenchmarkChange measures what a change costs of so many regions, from the coordinator's
 // message until it is shown; the coordinator is in the same process.
 func BenchmarkChange(b *testing.B) {
@@ -169,8 +174,7 @@ func BenchmarkChange(b *testing.B) {
 			index := uint64(5)
 			for b.Loop() {
 				index++
-				i := rand.IntN(n)
-				r.c.feed <- &coordinatorv1.WatchRegionsResponse{Token: at(index), Disclosure: r.c.says(), Changes: now(region(uint64(i+1), benchKey(i), benchKey(i+1), index, i%benchMembers))}
+				r.change(index, rand.IntN(n))
 			}
 			r.reaches(index)
 		})

@@ -79,7 +79,8 @@ func (t Target) Age() time.Duration {
 //	nobody can own it    no_active_members      no_active_members
 //
 // Errors are *client.Error with that reason; others are those of
-// client.GetRegionByKey. The binding of a region whose owners are dead stays.
+// client.GetRegionByKey. The binding of a region whose owners are dead stays: beside that error
+// the Target has the Region and its Epoch.
 func (r *Router) Resolve(ctx context.Context, key []byte, o Options) (Target, error) {
 	v := r.first
 	if o.Keyspace != "" && o.Keyspace != v.keyspace {
@@ -168,15 +169,16 @@ func (v *view) resolve(ctx context.Context, key []byte, o *Options) (Target, err
 		f.target.Claimed = f.made
 		return f.target, nil
 	}
+	nobody := Target{Region: f.region, Epoch: f.region.Epoch}
 	if _, complete := v.cache.At(); complete && v.cache.Takers() == 0 {
-		return Target{}, v.orphan(rootv1.Reason_REASON_NO_ACTIVE_MEMBERS, &f, nil, "and no active member takes regions of the keyspace: start one, or end a drain")
+		return nobody, v.orphan(rootv1.Reason_REASON_NO_ACTIVE_MEMBERS, &f, nil, "and no active member takes regions of the keyspace: start one, or end a drain")
 	}
 	if !o.ReassignOrphans {
-		return Target{}, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, nil, "ask with ReassignOrphans to wait for the next one")
+		return nobody, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, nil, "ask with ReassignOrphans to wait for the next one")
 	}
 	next, err := v.await(ctx, key, o, func(Target) bool { return true })
 	if err != nil {
-		return Target{}, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, err, "it has not been given to another one in time")
+		return nobody, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, err, "it has not been given to another one in time")
 	}
 	next.Reassigned, next.Claimed = true, f.made
 	return next, nil
