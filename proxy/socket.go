@@ -197,6 +197,9 @@ func (s *socket) Read(b []byte) (int, error) {
 
 var errEnding = errors.New("the connection is to end")
 
+// maxPiece is how much of a WebSocket is passed on at a time.
+const maxPiece = 4 << 10
+
 // piece is what a read of the member came to.
 type piece struct {
 	n   int
@@ -211,7 +214,7 @@ func (s *socket) read(b []byte) (int, error) {
 	// One read is under way at a time: an interrupted one is the last, and what it
 	// brings is dropped with its buffer.
 	if s.buf == nil {
-		s.buf, s.got = make([]byte, 4<<10), make(chan piece, 1)
+		s.buf, s.got = make([]byte, maxPiece), make(chan piece, 1)
 	}
 	own := s.buf[:min(len(b), len(s.buf))]
 	go func() {
@@ -256,6 +259,25 @@ func (s *socket) linger() error {
 		}
 	}
 	return http.ErrAbortHandler
+}
+
+// WriteTo implements io.WriterTo, for io.Copy, which would take 32 KiB for each direction of
+// each connection.
+func (s *socket) WriteTo(w io.Writer) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{s}, s.room())
+}
+
+// ReadFrom implements io.ReaderFrom, as WriteTo.
+func (s *socket) ReadFrom(r io.Reader) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, s.room())
+}
+
+// room is what one direction is copied with: WebSockets are many, and their messages short.
+func (s *socket) room() []byte {
+	if s.web {
+		return make([]byte, maxPiece)
+	}
+	return make([]byte, 32<<10)
 }
 
 // Write implements io.Writer: behind the close frame, what the caller says is dropped.
