@@ -107,13 +107,14 @@ func (p *pod) share(id rooted.RegionID) *share {
 	return p.shares[id]
 }
 
-// spare closes connections that nobody uses now.
+// spare closes the connections of one tenant that does not use them now, whichever.
 func (p *pod) spare() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.shares {
-		if st := s.pool.Stat(); st.IdleConns() > 0 {
+		if s.pool.Stat().IdleConns() > 0 {
 			s.pool.Reset()
+			return
 		}
 	}
 }

@@ -55,18 +55,19 @@ type slots chan struct{}
 // open is how many there are.
 func (s slots) open() int { return len(s) }
 
+// spareEvery is how often a pod that has all its connections looks for one that nobody uses.
+const spareEvery = 20 * time.Millisecond
+
 // dial makes a connection when there may be one more; until then it waits, as long as the context
-// lasts. Who has some to spare is asked to close them.
+// lasts. Meanwhile who has some to spare is asked to close them, again and again: what is in use
+// now is to spare a moment later.
 func (s slots) dial(d *net.Dialer, spare func()) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		select {
 		case s <- struct{}{}:
 		default:
-			spare()
-			select {
-			case s <- struct{}{}:
-			case <-ctx.Done():
-				return nil, errFull
+			if err := s.wait(ctx, spare); err != nil {
+				return nil, err
 			}
 		}
 		c, err := d.DialContext(ctx, network, address)
@@ -75,6 +76,22 @@ func (s slots) dial(d *net.Dialer, spare func()) func(context.Context, string, s
 			return nil, err
 		}
 		return &counted{Conn: c, end: sync.OnceFunc(func() { <-s })}, nil
+	}
+}
+
+// wait takes a place as soon as there is one.
+func (s slots) wait(ctx context.Context, spare func()) error {
+	tick := time.NewTicker(spareEvery)
+	defer tick.Stop()
+	for {
+		spare()
+		select {
+		case s <- struct{}{}:
+			return nil
+		case <-tick.C:
+		case <-ctx.Done():
+			return errFull
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ func TestP72APodKeepsToItsConnections(t *testing.T) {
 		t.Errorf("with no place: %d open, %v", places.open(), err)
 	}
 	second, err := dial(t.Context(), "tcp", lis.Addr().String())
-	if err != nil || asked != 2 || places.open() != 1 {
+	if err != nil || asked < 2 || places.open() != 1 {
 		t.Fatalf("with one to spare: %d open, asked %d times, %v", places.open(), asked, err)
 	}
 	_ = first.Close() // again: it has no place any more
