@@ -79,7 +79,7 @@ var bounds = []mutation{
 	},
 	{
 		16, "memory is given without a limit", "internal/budget/budget.go",
-		"if granted+need > h.limit-all-need {", "if false {",
+		"if granted+need > h.limit-all-need {", "if false && all < 0 {",
 		[]string{budgets},
 	},
 	{
