@@ -84,7 +84,7 @@ var bounds = []mutation{
 	},
 	{
 		16, "a connection that is not read is kept", "internal/gate/gate.go",
-		"case past(c.writeSince.Load(), writeTimeout), past(c.unreadSince, unreadTimeout):", "case false:",
+		"case past(c.writeSince.Load(), writeTimeout), past(c.unreadSince, unreadTimeout):", "case past(0, writeTimeout), past(0, unreadTimeout):",
 		[]string{gates},
 	},
 	{
