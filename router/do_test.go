@@ -218,7 +218,7 @@ func TestP37WhoAsksHearsTheWatch(t *testing.T) {
 		go func() {
 			done <- b.Do(context.Background(), []byte("a"), router.Options{}, func(_ context.Context, t router.Target) error {
 				if t.Member == "m1" {
-					return dialFailed
+					return notReached(t)
 				}
 				return nil
 			})
