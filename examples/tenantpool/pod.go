@@ -344,7 +344,7 @@ func number(req *http.Request) (int64, error) {
 	return id, nil
 }
 
-// body is the text of a row: the field text of a form, or what else is in the body.
+// body is the text of a row: the field text of a form.
 func body(req *http.Request) (string, error) {
 	req.Body = http.MaxBytesReader(nil, req.Body, maxText)
 	text := req.FormValue("text")
