@@ -34,8 +34,8 @@ type Poison struct {
 	queue   []alarm
 	// lives are the incarnations of members, as far as something was said of them, or granted to
 	// them.
-	lives   map[state.MemberID]uint64
-	deaths  map[state.RegionID]int
+	lives  map[state.MemberID]uint64
+	deaths map[state.RegionID]int
 	// until is when those in quarantine leave it.
 	until map[state.RegionID]clock.Instant
 	// fresh are those that have come there since Fresh.
