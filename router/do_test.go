@@ -35,7 +35,7 @@ type visits struct {
 func (v *visits) run(_ context.Context, t router.Target) error {
 	v.at = append(v.at, t)
 	if n := len(v.at) - 1; n < len(v.says) {
-		if v.says[n] == dialFailed {
+		if v.says[n] == errDial {
 			return notReached(t)
 		}
 		return v.says[n]
@@ -45,7 +45,7 @@ func (v *visits) run(_ context.Context, t router.Target) error {
 
 // dialled is a dial that failed.
 func dialled(ip string, port int) error {
-	return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: port}, Err: dialFailed}
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: port}, Err: errDial}
 }
 
 // notReached is what net.Dial says of a Target.
@@ -54,7 +54,7 @@ func notReached(t router.Target) error {
 	if err != nil {
 		panic(err)
 	}
-	return &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: dialFailed}
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: errDial}
 }
 
 // ofStore is what a reference store says.
@@ -65,8 +65,8 @@ func ofStore(why rootv1.Reason, r *rootv1.Region) error {
 // older is what is said without the mark of a member that speaks of itself.
 func older(d *rootv1.ErrorDetail) error { return (&reason.Error{Detail: d}).GRPCStatus().Err() }
 
-// dialFailed stands for that the Target was not reached.
-var dialFailed = errors.New("connection refused")
+// errDial stands for that the Target was not reached.
+var errDial = errors.New("connection refused")
 
 // What an owner says leads to another try where that is safe, at the right place.
 func TestP06P08DoRepairs(t *testing.T) {
@@ -109,7 +109,7 @@ func TestP06P08DoRepairs(t *testing.T) {
 		{name: "the answer is lost", says: []error{io.ErrUnexpectedEOF}, want: []string{"m1@2"}, fails: true},
 		{name: "the answer is lost, harmlessly", says: []error{io.ErrUnexpectedEOF, io.ErrUnexpectedEOF}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 		{name: "lost by gRPC, harmlessly", says: []error{status.Error(codes.Unavailable, "gone"), status.Error(codes.Unavailable, "gone")}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
-		{name: "not reached", says: []error{dialFailed, dialFailed}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
+		{name: "not reached", says: []error{errDial, errDial}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 		{name: "not reached, by HTTP", says: []error{&url.Error{Op: "Get", URL: "http://10.0.0.1:1/", Err: dialled("10.0.0.1", 1)}}, want: []string{"m1@2", "m1@2"}},
 		{name: "its handler reached nobody", says: []error{fmt.Errorf("fetch: %w", &url.Error{Op: "Get", URL: "http://10.0.0.9:80/", Err: dialled("10.0.0.9", 80)})}, want: []string{"m1@2"}, fails: true},
 		{name: "its handler reached nobody on that machine", says: []error{dialled("10.0.0.1", 80)}, want: []string{"m1@2"}, fails: true},
@@ -160,7 +160,7 @@ func TestP06P08DoRepairs(t *testing.T) {
 func TestP41DoGoesToAnotherOwner(t *testing.T) {
 	picking(t, router.Config{}, func(b *bench) {
 		begun := time.Now()
-		v := visits{says: []error{dialFailed}}
+		v := visits{says: []error{errDial}}
 		must(t, b.Do(context.Background(), []byte("a"), router.Options{}, v.run))
 		if len(v.at) != 2 || v.at[0].Member == v.at[1].Member || time.Since(begun) != 0 || b.c.questions() != 0 {
 			t.Errorf("%v after %v with %d questions", v.at, time.Since(begun), b.c.questions())
@@ -197,9 +197,9 @@ func TestP37DoWaitsForTheNextOwner(t *testing.T) {
 		// Within the caller's time.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		v = visits{says: []error{dialFailed}}
+		v = visits{says: []error{errDial}}
 		begun := time.Now()
-		if err := b.Do(ctx, []byte("a"), router.Options{}, dead(&v)); !errors.Is(err, dialFailed) || time.Since(begun) != time.Second || len(v.at) < 3 || len(v.at) > 12 {
+		if err := b.Do(ctx, []byte("a"), router.Options{}, dead(&v)); !errors.Is(err, errDial) || time.Since(begun) != time.Second || len(v.at) < 3 || len(v.at) > 12 {
 			t.Errorf("after %v and %d tries: %v", time.Since(begun), len(v.at), err)
 		}
 	})
