@@ -9,6 +9,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/rooted"
+	"github.com/nokv/nokv/router"
 )
 
 // What pods may ask for leaves PostgreSQL a fifth, and another pod is wanted well before that.
@@ -46,6 +50,23 @@ func TestP72PodsLeaveConnectionsToOthers(t *testing.T) {
 	}
 	if wanted := of("--scaling-max-members") * good.Connections * of("--scaling-up-permille") / 1000; wanted > 100/2 {
 		t.Errorf("another pod is wanted at %d connections of 100", wanted)
+	}
+}
+
+// A request that waits for a connection of a tenant which another pod was given has not run: it is told so, and
+// is tried there.
+func TestP84ARequestOfALostTenantHasNotRun(t *testing.T) {
+	p := &pod{cfg: poolConfig{Postgres: "host=/nothing user=nobody", PerTenant: 1, Idle: time.Second}, slots: make(slots, 1), shares: map[rooted.RegionID]*share{}}
+	r := member.Region{ID: 7, Start: "ann"}
+	if err := p.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	s := p.share(7)
+	if err := p.Evict(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.take(t.Context()); router.RefusalOf(err) == nil {
+		t.Errorf("it is told %v", err)
 	}
 }
 

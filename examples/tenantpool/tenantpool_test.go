@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -209,6 +210,25 @@ func (s *system) opened(c *pgx.Conn) (n, most int) {
 		s.Fatal(err)
 	}
 	return n, most
+}
+
+// The demo ends, and says why, where PostgreSQL does not come up: here its socket would have too long a path.
+func TestTheDemoEndsWithItsDatabase(t *testing.T) {
+	path, err := proctest.NoKV()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NOKV", path)
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 80))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", long)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+	defer cancel()
+	if err := show(ctx); err == nil || !strings.Contains(err.Error(), "postgres has ended") {
+		t.Errorf("it ended with %v", err)
+	}
 }
 
 // Tenants on pods, by callers that keep nothing: they are spread by load, packed many to a pod, begin
