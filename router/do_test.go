@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -202,31 +201,6 @@ func TestP37DoWaitsForTheNextOwner(t *testing.T) {
 		begun := time.Now()
 		if err := b.Do(ctx, []byte("a"), router.Options{}, dead(&v)); !errors.Is(err, errDial) || time.Since(begun) != time.Second || len(v.at) < 3 || len(v.at) > 12 {
 			t.Errorf("after %v and %d tries: %v", time.Since(begun), len(v.at), err)
-		}
-	})
-}
-
-// Coordinators that do not answer are asked as long as Hold says, not as long as the caller has.
-func TestP10AskingEndsByHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, end := start(t, router.Config{})
-		defer end()
-		b.snapshot()
-		b.c.mu.Lock()
-		b.c.hangs = true
-		b.c.mu.Unlock()
-		for _, o := range []router.Options{{}, {Hold: time.Second}, {Hold: time.Second, ClaimOnMiss: true}, {Hold: -1}} {
-			want := cmp.Or(o.Hold, 5*time.Second)
-			if want < 0 {
-				want = time.Minute
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			begun := time.Now()
-			err := b.Do(ctx, []byte("a"), o, func(context.Context, router.Target) error { return nil })
-			cancel()
-			if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took != want {
-				t.Errorf("%+v: after %v, want %v: %v", o, took, want, err)
-			}
 		}
 	})
 }

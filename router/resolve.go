@@ -33,8 +33,8 @@ type Options struct {
 
 	// Idempotent says that Do may run the function again when it may have run.
 	Idempotent bool
-	// Hold is how long coordinators are asked for what is not held, how long an owner who lives
-	// is waited for, and how long Do goes on behind a first failure. 0: as Config.Hold says; below 0: as long as the context lasts.
+	// Hold is how long an owner who lives is waited for, and how long Do goes on behind a first
+	// failure. 0: as Config.Hold says; below 0: as long as the context lasts.
 	Hold time.Duration
 }
 
@@ -157,7 +157,7 @@ func (v *view) resolve(ctx context.Context, key []byte, o *Options) (Target, err
 	f, ok := v.here(key, o)
 	if !ok {
 		var err error
-		if f, err = v.askHeld(ctx, key, o, demands); err != nil {
+		if f, err = v.ask(ctx, key, o, demands); err != nil {
 			return Target{}, err
 		}
 	}
@@ -209,16 +209,6 @@ func (v *view) here(key []byte, o *Options) (found, bool) {
 		f.owners = h.Route().Members()
 	}
 	return f, true
-}
-
-// askHeld is ask, for as long as a caller goes on.
-func (v *view) askHeld(ctx context.Context, key []byte, o *Options, demands bool) (found, error) {
-	if most := v.hold(o); most != longest {
-		within, cancel := context.WithTimeout(ctx, most)
-		defer cancel()
-		ctx = within
-	}
-	return v.ask(ctx, key, o, demands)
 }
 
 // ask asks coordinators for a route, and has one made if that is wanted.
