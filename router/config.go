@@ -37,8 +37,8 @@ type Config struct {
 	Claim Claimer
 	// MaxAge is that of calls whose Options have none. 0: any.
 	MaxAge time.Duration
-	// Hold is how long a call waits at most for an owner that lives, and to be tried again,
-	// where Options say nothing else. Default 5 s.
+	// Hold is how long a call waits at most for a coordinator's answer and an owner that lives,
+	// and to be tried again, where Options say nothing else. Default 5 s.
 	Hold time.Duration
 	// MaxWaiting is how many callers wait in one keyspace. Default 4,096.
 	MaxWaiting int

@@ -186,7 +186,7 @@ func (c *Tries) find(ctx context.Context, t Target, ask, strong bool) (Target, b
 		}
 		sleep(waiting, c.pause)
 	})
-	next, err := v.await(waiting, c.key, &relaxed, longest, other)
+	next, err := v.await(waiting, c.key, &relaxed, other)
 	if err == nil {
 		over(nil)
 	}

@@ -308,3 +308,35 @@ func TestRefusalsOfAStranger(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// A key that is not held, while no coordinator answers: its caller is told why when Hold is over, not later.
+func TestP76DoEndsByHoldWhenItKnowsNoOwner(t *testing.T) {
+	for _, silent := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b, end := start(t, router.Config{Hold: 5 * time.Second})
+			defer end()
+			b.snapshot()
+			if b.c.mu.Lock(); silent {
+				b.c.hangs = true
+			} else {
+				b.c.server.Stop()
+			}
+			b.c.mu.Unlock()
+			for _, row := range []struct{ hold, want time.Duration }{{0, 5 * time.Second}, {300 * time.Millisecond, 300 * time.Millisecond}, {-1, 7 * time.Second}} {
+				ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+				begun := time.Now()
+				err := b.Do(ctx, []byte("a"), router.Options{ClaimOnMiss: true, ReassignOrphans: true, Hold: row.hold}, func(context.Context, router.Target) error {
+					t.Error("it was run")
+					return nil
+				})
+				cancel()
+				said, ok := errors.AsType[*client.Error](err)
+				if took := time.Since(begun); !ok || !errors.Is(err, client.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) || took != row.want {
+					t.Errorf("no coordinator (silent: %v), hold %v: %v after %v, want an error of the client after %v", silent, row.hold, err, took, row.want)
+				} else {
+					t.Log(said)
+				}
+			}
+		})
+	}
+}

@@ -33,8 +33,9 @@ type Options struct {
 
 	// Idempotent says that Do may run the function again when it may have run.
 	Idempotent bool
-	// Hold is how long an owner who lives is waited for, and how long Do goes on behind a first
-	// failure. 0: as Config.Hold says; below 0: as long as the context lasts.
+	// Hold is how long a coordinator's answer and an owner who lives are waited for, and how long
+	// Do goes on behind a first failure. 0: as Config.Hold says; below 0: as long as the context
+	// lasts.
 	Hold time.Duration
 }
 
@@ -153,6 +154,8 @@ type found struct {
 
 // resolve is Resolve of what is not held, or not as it is wanted.
 func (v *view) resolve(ctx context.Context, key []byte, o *Options) (Target, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, v.hold(o), errHeld)
+	defer cancel()
 	demands := o.Strong || o.AtLeast != (rooted.Token{}) || v.maxAge(o) > 0
 	f, ok := v.here(key, o)
 	if !ok {
@@ -171,7 +174,7 @@ func (v *view) resolve(ctx context.Context, key []byte, o *Options) (Target, err
 	if !o.ReassignOrphans {
 		return Target{}, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, nil, "ask with ReassignOrphans to wait for the next one")
 	}
-	next, err := v.await(ctx, key, o, v.hold(o), func(Target) bool { return true })
+	next, err := v.await(ctx, key, o, func(Target) bool { return true })
 	if err != nil {
 		return Target{}, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, err, "it has not been given to another one in time")
 	}
@@ -303,16 +306,14 @@ func (v *view) of(key []byte, route client.Route, asOf time.Time) Target {
 // change that is followed.
 const askEvery = 250 * time.Millisecond
 
-// await waits for a key to have an owner who lives and will do. The error is the
-// context's, that it is over, or that too many wait.
-func (v *view) await(ctx context.Context, key []byte, o *Options, most time.Duration, do func(Target) bool) (Target, error) {
+// await waits for a key to have an owner who lives and will do. The error is the cause why
+// the context is over, or that too many wait.
+func (v *view) await(ctx context.Context, key []byte, o *Options, do func(Target) bool) (Target, error) {
 	if v.waiting.Add(1) > int64(v.r.cfg.MaxWaiting) {
 		v.waiting.Add(-1)
 		return Target{}, refuse(rootv1.Reason_REASON_OVERLOADED, nil, "%d callers wait for owners in keyspace %q already", v.r.cfg.MaxWaiting, v.keyspace)
 	}
 	defer v.waiting.Add(-1)
-	ctx, cancel := context.WithTimeoutCause(ctx, most, errHeld)
-	defer cancel()
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
 	relaxed := Options{Keyspace: o.Keyspace, AtLeast: o.AtLeast, MaxAge: o.MaxAge}
