@@ -15,7 +15,8 @@ import (
 // A context ends after Config.HandlerTimeout, or when the call is not wanted any more.
 type Handler interface {
 	// Acquire gets ready to serve a region from its Frontier on. After an error nothing
-	// of it is left, and it is asked again.
+	// of it is left, and it is asked again. Behind a Release for a move that was given up
+	// it comes at the same epoch as before.
 	Acquire(ctx context.Context, r Region) error
 	// Release lets go of a region: every request that was let in has returned. What it
 	// returns is exactly how far the region got; the next owner starts there. After an

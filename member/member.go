@@ -435,7 +435,7 @@ func (m *Member) Drain(ctx context.Context, why string) error {
 	case <-m.ended:
 		return errors.New("drain: the member has ended")
 	case <-ctx.Done():
-		return fmt.Errorf("drain: %d regions are left: %w", m.Status().Regions, ctx.Err())
+		return fmt.Errorf("drain: regions are left: %d: %w", m.Status().Regions, ctx.Err())
 	}
 }
 

@@ -245,7 +245,7 @@ func TestDrainWithAHandlerThatBlocks(t *testing.T) {
 		b.awaitPhase("m1", 2, released)
 		b.cluster.End("m1", 2)
 		begun := time.Now()
-		if err := <-drained; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 regions are left") || time.Since(begun) > 20*time.Second {
+		if err := <-drained; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "regions are left: 1") || time.Since(begun) > 20*time.Second {
 			t.Errorf("the drain ended with %v after %v", err, time.Since(begun))
 		}
 		p.stop()

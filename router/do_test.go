@@ -9,15 +9,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
-	"github.com/nokv/nokv/internal/testing/testreport"
 	nokvmember "github.com/nokv/nokv/member"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -25,7 +22,6 @@ import (
 	"github.com/nokv/nokv/router"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 type contextT = context.Context
@@ -39,7 +35,7 @@ type visits struct {
 func (v *visits) run(_ context.Context, t router.Target) error {
 	v.at = append(v.at, t)
 	if n := len(v.at) - 1; n < len(v.says) {
-		if v.says[n] == errDialFailed {
+		if v.says[n] == errDial {
 			return notReached(t)
 		}
 		return v.says[n]
@@ -49,7 +45,7 @@ func (v *visits) run(_ context.Context, t router.Target) error {
 
 // dialled is a dial that failed.
 func dialled(ip string, port int) error {
-	return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: port}, Err: errDialFailed}
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: port}, Err: errDial}
 }
 
 // notReached is what net.Dial says of a Target.
@@ -58,7 +54,7 @@ func notReached(t router.Target) error {
 	if err != nil {
 		panic(err)
 	}
-	return &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: errDialFailed}
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: errDial}
 }
 
 // ofStore is what a reference store says.
@@ -69,8 +65,8 @@ func ofStore(why rootv1.Reason, r *rootv1.Region) error {
 // older is what is said without the mark of a member that speaks of itself.
 func older(d *rootv1.ErrorDetail) error { return (&reason.Error{Detail: d}).GRPCStatus().Err() }
 
-// errDialFailed stands for that the Target was not reached.
-var errDialFailed = errors.New("connection refused")
+// errDial stands for that the Target was not reached.
+var errDial = errors.New("connection refused")
 
 // What an owner says leads to another try where that is safe, at the right place.
 func TestP06P08DoRepairs(t *testing.T) {
@@ -113,7 +109,7 @@ func TestP06P08DoRepairs(t *testing.T) {
 		{name: "the answer is lost", says: []error{io.ErrUnexpectedEOF}, want: []string{"m1@2"}, fails: true},
 		{name: "the answer is lost, harmlessly", says: []error{io.ErrUnexpectedEOF, io.ErrUnexpectedEOF}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 		{name: "lost by gRPC, harmlessly", says: []error{status.Error(codes.Unavailable, "gone"), status.Error(codes.Unavailable, "gone")}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
-		{name: "not reached", says: []error{errDialFailed, errDialFailed}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
+		{name: "not reached", says: []error{errDial, errDial}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 		{name: "not reached, by HTTP", says: []error{&url.Error{Op: "Get", URL: "http://10.0.0.1:1/", Err: dialled("10.0.0.1", 1)}}, want: []string{"m1@2", "m1@2"}},
 		{name: "its handler reached nobody", says: []error{fmt.Errorf("fetch: %w", &url.Error{Op: "Get", URL: "http://10.0.0.9:80/", Err: dialled("10.0.0.9", 80)})}, want: []string{"m1@2"}, fails: true},
 		{name: "its handler reached nobody on that machine", says: []error{dialled("10.0.0.1", 80)}, want: []string{"m1@2"}, fails: true},
@@ -164,7 +160,7 @@ func TestP06P08DoRepairs(t *testing.T) {
 func TestP41DoGoesToAnotherOwner(t *testing.T) {
 	picking(t, router.Config{}, func(b *bench) {
 		begun := time.Now()
-		v := visits{says: []error{errDialFailed}}
+		v := visits{says: []error{errDial}}
 		must(t, b.Do(context.Background(), []byte("a"), router.Options{}, v.run))
 		if len(v.at) != 2 || v.at[0].Member == v.at[1].Member || time.Since(begun) != 0 || b.c.questions() != 0 {
 			t.Errorf("%v after %v with %d questions", v.at, time.Since(begun), b.c.questions())
@@ -201,9 +197,9 @@ func TestP37DoWaitsForTheNextOwner(t *testing.T) {
 		// Within the caller's time.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		v = visits{says: []error{errDialFailed}}
+		v = visits{says: []error{errDial}}
 		begun := time.Now()
-		if err := b.Do(ctx, []byte("a"), router.Options{}, dead(&v)); !errors.Is(err, errDialFailed) || time.Since(begun) != time.Second || len(v.at) < 3 || len(v.at) > 12 {
+		if err := b.Do(ctx, []byte("a"), router.Options{}, dead(&v)); !errors.Is(err, errDial) || time.Since(begun) != time.Second || len(v.at) < 3 || len(v.at) > 12 {
 			t.Errorf("after %v and %d tries: %v", time.Since(begun), len(v.at), err)
 		}
 	})
@@ -234,53 +230,6 @@ func TestP37WhoAsksHearsTheWatch(t *testing.T) {
 			t.Errorf("it went on after %v, and was told of the next owner after 100 ms", took)
 		}
 	})
-}
-
-// Many whose owner has died ask together: one read is under way at a time, which has a key once, and each
-// of them hears of what was read after it was refused.
-func TestP37ManyWhoLostAnOwnerShareReads(t *testing.T) {
-	for _, keys := range []int{1, 500} {
-		synctest.Test(t, func(t *testing.T) {
-			const takes = 2 * time.Millisecond // each read
-			b, end := start(t, router.Config{})
-			defer end()
-			var all []*rootv1.Region
-			for i := range keys {
-				all = append(all, region(uint64(i+1), fmt.Sprintf("%03d", i), fmt.Sprintf("%03d/", i), 2, 1))
-			}
-			b.snapshot(all...)
-			moved := time.Now().Add(150 * time.Millisecond)
-			b.c.answers(func(req *coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
-				n, _ := strconv.Atoi(string(req.GetKey()))
-				now := proto.CloneOf(all[n])
-				if !time.Now().Before(moved) {
-					now = region(now.GetId(), string(now.GetStartKey()), string(now.GetEndKey()), 3, 2)
-				}
-				return answer(now)
-			})
-			b.c.mu.Lock()
-			b.c.takes = takes
-			b.c.mu.Unlock()
-			var callers sync.WaitGroup
-			for i := range 500 {
-				callers.Go(func() {
-					must(t, b.Do(t.Context(), fmt.Appendf(nil, "%03d", i%keys), router.Options{}, func(_ context.Context, at router.Target) error {
-						if at.Member == "m2" {
-							return nil
-						}
-						return notReached(at)
-					}))
-				})
-			}
-			callers.Wait()
-			took := time.Since(moved.Add(-150 * time.Millisecond))
-			requests, read := b.c.requests(), b.c.questions()
-			if requests < 2 || requests > 40 || read > keys*requests {
-				t.Errorf("500 callers of %d keys made %d reads of %d keys in %v", keys, requests, read, took)
-			}
-			testreport.Linef(t, "router: 500 callers behind a death that is known after 150 ms, of %d keys: %d reads of %d keys, each %v, in %v", keys, requests, read, takes, took)
-		})
-	}
 }
 
 // An owner that is well lost one connection: it is asked again soon, not when a wait for

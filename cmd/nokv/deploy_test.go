@@ -482,6 +482,10 @@ func composeRecipe(t *testing.T) (lines []*commandLine) {
 		if s.Hostname != name && l.args[0] != "keyspace" {
 			t.Errorf("%s has the host name %q", name, s.Hostname)
 		}
+		// What is refused for good is not asked for ever: a keyspace whose settings were changed since.
+		if _, most, bounded := strings.Cut(s.Restart, "on-failure:"); bounded != (l.args[0] == "keyspace") || bounded && most == "" || s.Restart == "" {
+			t.Errorf("%s: restart is %q", name, s.Restart)
+		}
 		lines = append(lines, l)
 	}
 	return lines

@@ -213,14 +213,15 @@ func showWholeMember(ctx context.Context, e *env, cl *client.Client, id rooted.M
 	if out.Owned, err = ownedBy(ctx, cl, id, min(regions, m.OwnedRegions)); err != nil {
 		return err
 	}
-	_ = cl.Discover(ctx) // what is not found is not asked; the configured ones are
-	for _, addr := range cl.Endpoints() {
-		seen, err := cl.GetMemberAt(ctx, addr, id)
-		o := observerOutput{Coordinator: addr}
-		if err != nil {
-			o.Error = explain(err)
+	seen := func(ctx context.Context, address string) (*coordinatorv1.MemberStatus, error) {
+		return cl.GetMemberAt(ctx, address, id)
+	}
+	for _, a := range askEach(ctx, cl, seen) {
+		o := observerOutput{Coordinator: a.address}
+		if a.err != nil {
+			o.Error = explain(a.err)
 		} else {
-			o.observedOutput = showObserved(seen)
+			o.observedOutput = showObserved(a.said)
 		}
 		out.Observed = append(out.Observed, o)
 	}

@@ -82,13 +82,8 @@ func lastRound(ctx context.Context, cl *client.Client, k *rootv1.Keyspace) *roun
 	if k.GetSettings().GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED {
 		return nil
 	}
-	_ = cl.Discover(ctx) // those that are configured are asked
-	for _, address := range cl.Endpoints() {
-		st, err := askStatus(ctx, cl, address)
-		if err != nil {
-			continue // it does not assign, as far as anybody can tell
-		}
-		for _, r := range st.GetRounds() {
+	for _, a := range askEach(ctx, cl, cl.Status) {
+		for _, r := range a.said.GetRounds() { // who does not answer does not assign, as far as anybody can tell
 			if r.GetKeyspace() == k.GetName() {
 				out := showRound(r)
 				return &out

@@ -99,7 +99,7 @@ func statusCommand() *command {
 	return &command{
 		name: "status", args: "[flags]", summary: "show coordinators, the Tenure and the root as they see them",
 		long: `
-Asks every coordinator: those given and those registered in the root. Exit
+Asks every coordinator at once: those given and those registered in the root. Exit
 status 0 when at least one answers and the root has a quorum, 3 otherwise.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			c := f.client()
@@ -118,19 +118,18 @@ status 0 when at least one answers and the root has a quorum, 3 otherwise.`,
 var errDegraded = errors.New("the cluster is degraded: no root peer with a quorum answers; see above")
 
 func showStatus(ctx context.Context, e *env, cl *client.Client) error {
-	_ = cl.Discover(ctx) // what is not found is not shown; the configured ones are
 	out := statusOutput{}
 	var best *coordinatorv1.StatusResponse
 	var firstErr error
 	assigned := false
-	for _, addr := range cl.Endpoints() {
-		st, err := askStatus(ctx, cl, addr)
-		if err != nil {
-			firstErr = errors.Join(firstErr, err)
-			out.Coordinators = append(out.Coordinators, coordinatorStatusOutput{Address: addr, Error: explain(err)})
+	for _, a := range askEach(ctx, cl, cl.Status) {
+		st := a.said
+		if a.err != nil {
+			firstErr = errors.Join(firstErr, a.err)
+			out.Coordinators = append(out.Coordinators, coordinatorStatusOutput{Address: a.address, Error: explain(a.err)})
 			continue
 		}
-		out.Coordinators = append(out.Coordinators, showCoordinator(addr, st))
+		out.Coordinators = append(out.Coordinators, showCoordinator(a.address, st))
 		for _, x := range st.GetStuck() {
 			out.Stuck = append(out.Stuck, stuckOutput{x.GetKeyspace(), x.GetWhy(), x.GetCount(), x.GetRegionId()})
 		}
@@ -172,12 +171,6 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 		return errDegraded
 	}
 	return nil
-}
-
-func askStatus(ctx context.Context, cl *client.Client, addr string) (*coordinatorv1.StatusResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	return cl.Status(ctx, addr)
 }
 
 func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorStatusOutput {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -93,7 +94,8 @@ func TestA01WorkersHostEveryPreset(t *testing.T) {
 
 	begin := time.Now()
 	h.workers[2].Kill()
-	h.eventually(func(context.Context) error { return h.hosts(regions, 0, 1) })
+	// The longest that a preset waits for a worker to come back is 30 s, which are no measure of patience.
+	proctest.Eventually(t, 3*hostedWithin, func() error { return h.hosts(regions, 0, 1) })
 	last, n := h.lastAcquired(begin, 0, 1)
 	h.oneOwnerAnEpoch()
 	testreport.Linef(t, "presets: %d regions of five keyspaces on 3 workers; %d served elsewhere %s after kill -9, ttl of up to 90s", regions, n, last.Sub(begin).Round(time.Millisecond))

@@ -32,8 +32,10 @@ type Poison struct {
 	// order of time, and some that are over.
 	granted map[state.RegionID]clock.Instant
 	queue   []alarm
-	lives   map[state.MemberID]uint64
-	deaths  map[state.RegionID]int
+	// lives are the incarnations of members, as far as something was said of them, or granted to
+	// them.
+	lives  map[state.MemberID]uint64
+	deaths map[state.RegionID]int
 	// until is when those in quarantine leave it.
 	until map[state.RegionID]clock.Instant
 	// fresh are those that have come there since Fresh.
@@ -57,7 +59,9 @@ func (x *Poison) Follow(st *state.State, changes []state.Change, now clock.Insta
 	for i := range changes {
 		switch c := &changes[i]; c.Kind {
 		case state.ChangeMember:
-			x.member(st, c.Member, now)
+			if x.member(st, c.Member, now); c.Removed {
+				delete(x.lives, state.MemberID(c.Member.GetId()))
+			}
 		case state.ChangeRegion:
 			if c.Removed {
 				x.Release(c.Region.ID)
@@ -65,6 +69,9 @@ func (x *Poison) Follow(st *state.State, changes []state.Change, now clock.Insta
 			} else if len(x.queue) < maxGranted && len(c.Region.Owners) > 0 && (c.OldRegion == nil || c.OldRegion.Epoch.ConfVersion != c.Region.Epoch.ConfVersion) {
 				x.granted[c.Region.ID] = now
 				x.queue = append(x.queue, alarm{now, c.Region.ID})
+				for _, o := range c.Region.Owners { // or the end of one that nothing was said of is none
+					x.lives[o.Member] = max(x.lives[o.Member], o.Incarnation)
+				}
 			}
 		}
 	}

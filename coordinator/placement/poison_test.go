@@ -62,6 +62,20 @@ func TestScenario23DeathsThatDoNotCount(t *testing.T) {
 	d.wants(t, true, "three in a row")
 }
 
+// An owner that is started again at once, before anybody judges it, has died too: also one that nothing was heard
+// of since the deaths are counted.
+func TestScenario23AnOwnerThatStartsAgainHasDied(t *testing.T) {
+	d := newDeadly(t)
+	d.dies(0)
+	for range 3 {
+		d.wants(t, false, "fewer than three have died soon")
+		d.now = d.now.Add(time.Second)
+		d.join(d.owner(d.region))
+		d.step()
+	}
+	d.wants(t, true, "three processes were started again")
+}
+
 // One death of an owner is one, however often it is heard of.
 func TestScenario23ADeathCountsOnce(t *testing.T) {
 	d := newDeadly(t)

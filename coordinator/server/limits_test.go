@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,6 +103,8 @@ func TestInFlightIsBounded(t *testing.T) {
 			return nil
 		}
 	})
+	end := sync.OnceFunc(func() { close(release) })
+	defer end()
 	answers := make(chan error, 3)
 	for range 3 {
 		go func() {
@@ -114,7 +117,7 @@ func TestInFlightIsBounded(t *testing.T) {
 	}
 	_, err := w.client.GetRegionByKey(within(t), byKey("a"))
 	refused(t, err, rootv1.Reason_REASON_OVERLOADED)
-	close(release)
+	end()
 	for range 3 {
 		if err := <-answers; err != nil {
 			t.Error(err)

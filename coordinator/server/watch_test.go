@@ -552,3 +552,26 @@ func TestWatchBringsWhatItAsksFor(t *testing.T) {
 		}
 	}
 }
+
+// What a watch catches up with comes in parts of some size, of which only the last one moves its position: who
+// goes on behind a part is told all of it again.
+func TestPartsOfWhatAWatchCatchesUpWith(t *testing.T) {
+	w := routed(t)
+	w.must(t, create("large", &rootv1.KeyspaceSettings{Placement: rootv1.Placement_PLACEMENT_REPORTED, Layout: &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}}))
+	id := w.root.state.KeyspaceByName("large").GetId()
+	begun := w.root.token()
+	key := func(i int) string { return fmt.Sprintf("%03d", i) + strings.Repeat("k", 3000) }
+	for i := range 200 {
+		w.must(t, publish(uint64(i+100), id, key(i), key(i+1), 1, "m1"))
+	}
+	stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "large", After: begun.Proto()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMirror()
+	m.token = begun
+	m.until(t, stream, w.root.token())
+	if len(m.regions) != 200 || m.batches < 3 {
+		t.Errorf("%d regions in %d messages", len(m.regions), m.batches)
+	}
+}

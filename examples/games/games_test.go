@@ -33,6 +33,17 @@ func TestMain(m *testing.M) {
 	os.Exit(proctest.Main(m))
 }
 
+// The page is where the README says, which is not where a proxy is asked by default.
+func TestThePageIsWhereTheReadmeSays(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "<http://"+pageAddress+">") {
+		t.Errorf("README.md does not say that the page is at http://%s", pageAddress)
+	}
+}
+
 // system is a hall beside a cluster of processes.
 type system struct {
 	*testing.T

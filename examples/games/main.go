@@ -30,6 +30,8 @@ import (
 
 const (
 	keyspace = "games"
+	// pageAddress is where the page is, if nothing else is said.
+	pageAddress = "127.0.0.1:8090"
 	// endWithin is how long a core that was asked to end has to give its boards away.
 	endWithin = 20 * time.Second
 )
@@ -46,7 +48,7 @@ func run(ctx context.Context, args []string) error {
 	dir := f.String("dir", "", "`folder` of boards, which the cores share")
 	ends := f.String("coordinator-addr", os.Getenv("NOKV_COORDINATOR_ADDR"), "`addresses` of coordinators")
 	proxy := f.String("proxy", "127.0.0.1:8070", "`address` of nokv proxy")
-	page := f.String("page", "127.0.0.1:8070", "`address` of the page, on this machine")
+	page := f.String("page", pageAddress, "`address` of the page, on this machine")
 	boards := f.Int("boards", 150, "how many boards are played")
 	pace := f.Duration("pace", time.Second, "`time` between two moves on a board")
 	if err := f.Parse(args); err != nil {

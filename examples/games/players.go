@@ -245,6 +245,6 @@ func pause(ctx context.Context, d time.Duration) {
 
 // line says how the players fare.
 func (p *players) line(before int64, in time.Duration) string {
-	return fmt.Sprintf("%d boards, %.0f moves a second; in all %d moves, %d lost, %d wrong; %d connections made again, %d tries of that failed",
+	return fmt.Sprintf("%d boards, %.0f moves a second; in all %d moves, %d lost, %d wrong; connections made again: %d, and tries of that in vain: %d",
 		len(p.playing()), float64(p.moves.Load()-before)/cmp.Or(in.Seconds(), 1), p.moves.Load(), p.lost.Load(), p.wrong.Load(), p.redials.Load(), p.failed.Load())
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/nokv/nokv/rooted"
 )
@@ -16,8 +18,8 @@ import (
 var errReplaced = errors.New("another core has the board by now")
 
 // record is where an owner of a board writes what became of it: a file of its own in the board's
-// folder, named by its region and epoch, so that names are in the order of owners. A line is the
-// board behind a move. A move is acknowledged when its line is on disk and the folder has
+// folder, named by its region and epoch, and by how often it acquired it at that, so that names are in
+// the order of owners. A line is the board behind a move. A move is acknowledged when its line is on disk and the folder has
 // no later file.
 //
 // So nothing acknowledged is lost, whatever pauses where: who comes later makes its file
@@ -36,7 +38,10 @@ func openRecord(dir string, id rooted.RegionID, epoch rooted.Epoch) (_ *record, 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, s, err
 	}
-	r := &record{dir: dir, name: fmt.Sprintf("%016x-%016x-%016x", uint64(id), epoch.Version, epoch.ConfVersion)}
+	r := &record{dir: dir}
+	if r.name, err = nameOf(dir, fmt.Sprintf("%016x-%016x-%016x-", uint64(id), epoch.Version, epoch.ConfVersion)); err != nil {
+		return nil, s, err
+	}
 	if err := r.newest(); err != nil {
 		return nil, s, err
 	}
@@ -78,7 +83,8 @@ func (r *record) add(s State) error {
 		return err
 	}
 	for _, name := range r.older {
-		if err := os.Remove(filepath.Join(r.dir, name)); err != nil {
+		// One that is not there a later owner has removed, who has read this line.
+		if err := os.Remove(filepath.Join(r.dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
@@ -106,6 +112,17 @@ func (r *record) write(s State) error {
 	}
 	_, err = r.file.Write(append(line, '\n'))
 	return err
+}
+
+// nameOf is the next name of an owner. It has one already if it let go of the board for a move that was
+// given up: then it acquires it again, at the same epoch.
+func nameOf(dir, owner string) (string, error) {
+	all, err := names(dir)
+	if err != nil || len(all) == 0 || !strings.HasPrefix(all[len(all)-1], owner) {
+		return fmt.Sprintf("%s%016x", owner, 0), err
+	}
+	times, err := strconv.ParseUint(all[len(all)-1][len(owner):], 16, 64)
+	return fmt.Sprintf("%s%016x", owner, times+1), err
 }
 
 // newest is errReplaced if there is a later file than its own.

@@ -6,7 +6,9 @@
 What is kept where: a counter is a file in FOLDER, a line for each one added, which is on the
 disk before the caller hears of it. So nothing that was acknowledged is lost when this process
 is killed; FOLDER has to be where the next owner finds it, and here that is the same machine.
-In memory is only what can be read from there.
+Between machines it takes a file system where two who append never overwrite each other, and each
+reads at once what the other wrote: NFS is none. In memory is only what can be read
+from there.
 
 What keeps two owners apart: each line begins with the region and the epoch of who wrote it.
 Behind a line of a newer one, lines of older ones do not count, and who wrote one reads so.

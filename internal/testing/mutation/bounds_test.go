@@ -79,12 +79,12 @@ var bounds = []mutation{
 	},
 	{
 		16, "memory is given without a limit", "internal/budget/budget.go",
-		"if granted+need > h.limit-all-need {", "if false {",
+		"if granted+need > h.limit-all-need {", "if false && all < 0 {",
 		[]string{budgets},
 	},
 	{
 		16, "a connection that is not read is kept", "internal/gate/gate.go",
-		"case past(c.writeSince.Load(), writeTimeout), past(c.unreadSince, unreadTimeout):", "case false:",
+		"case past(c.writeSince.Load(), writeTimeout), past(c.unreadSince, unreadTimeout):", "case past(0, writeTimeout), past(0, unreadTimeout):",
 		[]string{gates},
 	},
 	{
