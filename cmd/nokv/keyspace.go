@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/emptying"
 	"github.com/nokv/nokv/internal/settings"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -188,16 +189,6 @@ func keyspaceList() *command {
 	}
 }
 
-// deleteKeyspace deletes a keyspace; what it takes to do so with force, only an event says.
-func deleteKeyspace(ctx context.Context, cl *client.Client, e *rootv1.KeyspaceDeleted) (*rootv1.RootToken, error) {
-	if !e.GetForce() {
-		r, err := cl.DeleteKeyspace(ctx, e.GetName(), e.GetExpectedVersion())
-		return r.GetToken(), err
-	}
-	r, err := cl.PublishEvent(ctx, &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: e}})
-	return r.GetToken(), err
-}
-
 func keyspaceDelete() *command {
 	return &command{
 		name: "delete", args: "NAME [flags]", summary: "delete a keyspace that has no regions",
@@ -221,14 +212,15 @@ interrupted runs it again; --timeout is for each command then.
 					return usagef("name one keyspace")
 				}
 				deletes := func(ctx context.Context, cl *client.Client) (*rootv1.RootToken, error) {
-					return deleteKeyspace(ctx, cl, &rootv1.KeyspaceDeleted{Name: args[0], ExpectedVersion: *version})
+					r, err := cl.DeleteKeyspace(ctx, args[0], *version)
+					return r.GetToken(), err
 				}
 				if *force {
 					deletes = func(_ context.Context, cl *client.Client) (*rootv1.RootToken, error) {
-						x := &emptying{e: e, cl: cl, name: args[0], step: func() (context.Context, context.CancelFunc) {
+						x := &emptying.Emptying{Client: cl, Name: args[0], Progress: e.stderr, Step: func() (context.Context, context.CancelFunc) {
 							return context.WithTimeout(client.WithWhy(ctx, *c.why), *c.timeout)
 						}}
-						return x.run(*version)
+						return x.Run(*version)
 					}
 				}
 				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {

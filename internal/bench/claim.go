@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/emptying"
 	"github.com/nokv/nokv/member"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -152,9 +153,6 @@ func (p *points) heard(ctx context.Context) error {
 	}
 }
 
-// removers is how many remove what is left of a run.
-const removers = 16
-
 // end removes what the run made, which would be orphaned for ever.
 func (p *points) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
@@ -167,52 +165,14 @@ func (p *points) end(ctx context.Context) {
 	}
 }
 
-// clear removes a keyspace that a run made, with its regions, or says why not.
+// clear removes a keyspace that a run made, with its regions, or says why not. A claim that
+// its caller gave up when time was over may still make one: it is removed with the others.
 func (c *Config) clear(ctx context.Context, cl *client.Client, name string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
-	defer cancel()
-	if err := remove(ctx, cl, name); err != nil {
+	ctx = context.WithoutCancel(ctx)
+	x := &emptying.Emptying{Client: cl, Name: name, Progress: c.Progress, Ranges: true, Step: func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(ctx, 30*time.Second)
+	}}
+	if _, err := x.Run(0); err != nil {
 		fmt.Fprintf(c.Progress, "what is left of keyspace %s: %v\n", name, err)
 	}
-}
-
-func remove(ctx context.Context, cl *client.Client, name string) error {
-	const step = 500
-	removals := make(chan *rootv1.Command)
-	var all sync.WaitGroup
-	var failed atomic.Pointer[error]
-	for range removers {
-		all.Go(func() {
-			for cmd := range removals {
-				if _, err := cl.Publish(ctx, cmd); err != nil {
-					failed.Store(&err)
-				}
-			}
-		})
-	}
-	cmd := &rootv1.Command{}
-	var err error
-	for route, e := range cl.ScanRegions(ctx, nil, nil, client.In(name)) {
-		if err = e; err != nil {
-			break
-		}
-		cmd.Events = append(cmd.Events, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: uint64(route.Region.ID)}}})
-		if len(cmd.Events) == step {
-			removals <- cmd
-			cmd = &rootv1.Command{}
-		}
-	}
-	if len(cmd.Events) > 0 {
-		removals <- cmd
-	}
-	close(removals)
-	all.Wait()
-	if at := failed.Load(); err == nil && at != nil {
-		err = *at
-	}
-	if err != nil {
-		return err
-	}
-	_, err = cl.DeleteKeyspace(ctx, name, 0)
-	return err
 }
