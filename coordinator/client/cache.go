@@ -5,6 +5,7 @@ import (
 	"context"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -369,9 +370,10 @@ func (k *Cache) applied(n *changeset) Update {
 	e := t.edit()
 	for _, c := range n.regions {
 		mine := k.byID[c.region.ID]
-		if mine == nil {
-			k.waits.region(c.region) // whether it will be held or not
+		if !c.removed && same(mine, c.region) {
+			continue // it was asked for before
 		}
+		k.waits.region(c.region) // whether it will be held or not
 		switch {
 		case !c.removed && c.region.Keyspace == t.keyspace:
 			k.put(e, c.region, false)
@@ -387,6 +389,12 @@ func (k *Cache) applied(n *changeset) Update {
 	next.at, next.level = n.at, newest(n.asOf, t.level)
 	k.show(next)
 	return update
+}
+
+// same says whether a is b. One entry of the root may change a region twice: the revision does not
+// say so.
+func same(a, b *rooted.Region) bool {
+	return a != nil && a.Revision == b.Revision && reflect.DeepEqual(a, b)
 }
 
 // renamed takes in what became of the keyspace itself: another one under its
@@ -498,7 +506,7 @@ func (k *Cache) put(e *edit, r *rooted.Region, asked bool) {
 			return
 		}
 		if mine.Start == r.Start && mine.End == r.End {
-			if mine.Revision == r.Revision {
+			if asked && mine.Revision == r.Revision {
 				return // many ask for the same
 			}
 			k.set(r.ID, r)
