@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )
 
@@ -60,8 +65,54 @@ func TestP37P84FollowHearsOfAKeyAtOnce(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || looks < 4 || looks > 14 {
 			t.Errorf("%d looks in a minute: %v", looks, err)
 		}
-		if err := b.Follow(t.Context(), []byte("a"), router.Options{Keyspace: "other"}, nil); !errors.Is(err, client.ErrInvalidRequest) {
-			t.Errorf("of a keyspace that is not followed: %v", err)
+		for _, bad := range []struct{ key, keyspace string }{{"a", "other"}, {"", ""}, {strings.Repeat("k", rooted.MaxKeyBytes+1), ""}} {
+			if err := b.Follow(t.Context(), []byte(bad.key), router.Options{Keyspace: bad.keyspace}, nil); !errors.Is(err, client.ErrInvalidRequest) {
+				t.Errorf("%.9q of keyspace %q: %v", bad.key, bad.keyspace, err)
+			}
+		}
+		// Who has heard enough is told of no end of the context.
+		ctx, cancel = context.WithCancel(t.Context())
+		if err := b.Follow(ctx, []byte("a"), router.Options{}, func(router.Target, error) bool { cancel(); return false }); err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+}
+
+// Where more is followed than is held, each asks now and then, and not because the others do.
+func TestP84FollowersDoNotWakeEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, end := start(t, router.Config{MaxRegions: 1, MaxAnswers: 2})
+		defer end()
+		b.snapshot(region(1, "a", "b", 1, 1))
+		b.c.answers(func(req *coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+			key := string(req.GetKey())
+			n, err := strconv.ParseUint(key[1:], 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			return answer(region(n, key, key+"\x00", 1, 1))
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		const followers, most = 200, 13 // one each 5 s, and the first
+		var looks atomic.Int64
+		var all sync.WaitGroup
+		for i := range followers {
+			all.Go(func() {
+				err := b.Follow(ctx, fmt.Appendf(nil, "k%d", 10+i), router.Options{}, func(_ router.Target, err error) bool {
+					if err != nil {
+						t.Error(err)
+					}
+					return looks.Add(1) < 100*followers
+				})
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("it ended with %v", err)
+				}
+			})
+		}
+		all.Wait()
+		if n := b.c.questions(); n < followers || n > most*followers {
+			t.Errorf("%d followers asked %d times in a minute, and looked %d times", followers, n, looks.Load())
 		}
 	})
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/nokv/nokv/internal/cow"
 	"github.com/nokv/nokv/rooted"
@@ -27,7 +28,8 @@ type wait struct {
 // ChangedAt returns a channel that is closed when the cache shows something else of a key
 // than now: its region, or the address, state or incarnation of a member that owns it. Of a
 // key whose region is not held it tells when the watch has something of it. It may be closed
-// for less. Whoever looks behind this call misses nothing, and calls end when it waits no more.
+// for less. Whoever looks behind this call misses nothing, and calls end when it waits no more;
+// to call it again does nothing.
 func (k *Cache) ChangedAt(key []byte) (changed <-chan struct{}, end func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -45,9 +47,14 @@ func (k *Cache) ChangedAt(key []byte) (changed <-chan struct{}, end func()) {
 		k.waits.byKey.Set(at, w)
 	}
 	w.callers++
+	waits := true
 	return w.changed, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
+		if !waits {
+			return
+		}
+		waits = false
 		if w.callers--; w.callers == 0 {
 			k.waits.remove(w)
 		}
@@ -99,9 +106,7 @@ func (s *waits) region(r *rooted.Region) {
 
 // member wakes those who have a member among the owners of their region.
 func (s *waits) member(p *Peer) {
-	for w := range maps.Clone(p.waits) {
-		s.wake([]*wait{w})
-	}
+	s.wake(slices.Collect(maps.Keys(p.waits)))
 }
 
 // everything wakes all.
