@@ -50,6 +50,7 @@ func TestP37P84FollowHearsOfAKeyAtOnce(t *testing.T) {
 			t.Errorf("heard %v after %v, want %v at once", heard, time.Since(begun), want)
 		}
 		time.Sleep(time.Minute) // it looks again, also where nothing is heard
+		synctest.Wait()
 		if n := len(heard); n < 8 || n > 70 || heard[n-1] != "nobody@6" || b.c.questions() != 0 {
 			t.Errorf("heard %v, with %d questions", heard, b.c.questions())
 		}
