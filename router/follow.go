@@ -19,11 +19,11 @@ const (
 // Options.Hold counts for nothing: where Resolve has to ask, it does so for 250 ms.
 func (r *Router) Follow(ctx context.Context, key []byte, o Options, run func(Target, error) bool) error {
 	v, err := r.viewOf(o.Keyspace)
-	if err == nil {
-		err = checkKey(key)
-	}
 	if err != nil {
 		return err
+	}
+	if !isKey(key) {
+		return noKey(key)
 	}
 	o.Hold = askEvery
 	net := time.NewTimer(0)

@@ -88,8 +88,8 @@ func (r *Router) Resolve(ctx context.Context, key []byte, o Options) (Target, er
 			return Target{}, refuse(rootv1.Reason_REASON_INVALID_REQUEST, nil, "keyspace %.80q is not one of Config.Keyspaces", o.Keyspace)
 		}
 	}
-	if err := checkKey(key); err != nil {
-		return Target{}, err
+	if !isKey(key) {
+		return Target{}, noKey(key)
 	}
 	if !o.Strong {
 		if h, ok := v.cache.Find(key); ok && v.fits(&h, &o) {
@@ -101,10 +101,9 @@ func (r *Router) Resolve(ctx context.Context, key []byte, o Options) (Target, er
 	return v.resolve(ctx, key, &o)
 }
 
-func checkKey(key []byte) error {
-	if len(key) > 0 && len(key) <= rooted.MaxKeyBytes {
-		return nil
-	}
+func isKey(key []byte) bool { return len(key) > 0 && len(key) <= rooted.MaxKeyBytes }
+
+func noKey(key []byte) error {
 	return refuse(rootv1.Reason_REASON_INVALID_REQUEST, nil, "the key has %d bytes, not 1 to %d", len(key), rooted.MaxKeyBytes)
 }
 
