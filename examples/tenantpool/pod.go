@@ -208,7 +208,9 @@ func (p *pod) statement(req *http.Request, fn func(context.Context, pgx.Tx) erro
 			return errLost
 		}
 		err := told(t.conn, fn(ctx, t.tx))
-		broke = t.conn.Conn().IsClosed()
+		if broke = t.conn.Conn().IsClosed(); broke && pgconn.SafeToRetry(err) { // it was not sent
+			return errLost
+		}
 		return err
 	})
 	if broke {
@@ -400,7 +402,7 @@ func answer(w http.ResponseWriter, r reply, err error) {
 		say(http.StatusBadRequest, bad.Error())
 	case errors.Is(err, pgx.ErrNoRows):
 		say(http.StatusNotFound, "there is no such row")
-	case class(err) == badData:
+	case class(err) == badData, class(err) == badRow:
 		say(http.StatusBadRequest, "PostgreSQL does not take that: "+err.Error())
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		say(http.StatusConflict, "a statement of the transaction had failed: it was rolled back; begin it anew")

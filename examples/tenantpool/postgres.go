@@ -177,6 +177,7 @@ const (
 	undefinedTable    = "42P01"
 	transactionFailed = "25P02"
 	badData           = "22"
+	badRow            = "23"
 	badAuthorization  = "28"
 	badCatalog        = "3D"
 	conflict          = "40"

@@ -22,6 +22,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/procs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // endWithin is how long the cluster has to end when it is asked to.
@@ -44,7 +46,7 @@ type Demo struct {
 func Main(run func(context.Context) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
