@@ -51,18 +51,17 @@ func servePostgres(ctx context.Context, dir string, say func(string)) (err error
 			err = errors.Join(err, os.RemoveAll(path))
 		}
 	}()
-	initdb, err := command("initdb", as, dir, "-D", data, "-U", "tenantpool", "--auth", "trust", "--no-sync", "--no-instructions", "--locale", "C", "--encoding", "UTF8")
+	initdb, err := command(ctx, "initdb", as, dir, "-D", data, "-U", "tenantpool", "--auth", "trust", "--no-sync", "--no-instructions", "--locale", "C", "--encoding", "UTF8")
 	if err != nil {
 		return err
 	}
-	if said, err := initdb.CombinedOutput(); err != nil {
+	if said, err := initdb.CombinedOutput(); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, said)
 	}
-	if ctx.Err() != nil {
-		return nil
-	}
 	// What is in it is thrown away in the end, so that nothing has to reach the disk.
-	server, err := command("postgres", as, dir, "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "port=5432", "-c", "fsync=off", "-c", "log_min_messages=fatal")
+	server, err := command(context.WithoutCancel(ctx), "postgres", as, dir, "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "port=5432", "-c", "fsync=off", "-c", "log_min_messages=fatal")
 	if err != nil {
 		return err
 	}
@@ -116,15 +115,16 @@ func unprivileged(dir string) (*syscall.Credential, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody: run this as another user")
 }
 
-// command is one of PostgreSQL, which ends with this process.
-func command(name string, as *syscall.Credential, dir string, args ...string) (*exec.Cmd, error) {
+// command is one of PostgreSQL, which ends with this process, and with what it has started when ctx does.
+func command(ctx context.Context, name string, as *syscall.Credential, dir string, args ...string) (*exec.Cmd, error) {
 	path, err := program(name)
 	if err != nil {
 		return nil, err
 	}
-	c := exec.Command(path, args...)
+	c := exec.CommandContext(ctx, path, args...)
 	c.Dir, c.SysProcAttr = dir, procs.Attributes()
 	c.SysProcAttr.Credential = as
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGINT) } // as Ctrl-C does
 	return c, nil
 }
 
