@@ -11,6 +11,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )
 
@@ -20,12 +21,8 @@ const (
 	closeServiceRestart = 1012
 )
 
-const (
-	// lookEvery is the time between two looks at whose the key of an upgraded connection is.
-	lookEvery = 200 * time.Millisecond
-	// closingFor is how long the end of a message is waited for, and then the caller.
-	closingFor = time.Second
-)
+// closingFor is how long the end of a message is waited for, and then the caller.
+const closingFor = time.Second
 
 // sockets are the upgraded connections of a Proxy.
 type sockets struct {
@@ -44,10 +41,12 @@ func (p *Proxy) Upgraded() int {
 }
 
 func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*socket, error) {
-	s := &socket{ReadWriteCloser: up, web: web, over: make(chan struct{}), ending: make(chan struct{}), gone: make(chan struct{})}
+	ctx, over := context.WithCancel(context.Background())
+	s := &socket{ReadWriteCloser: up, web: web, over: ctx.Done(), close: over, ending: make(chan struct{}), gone: make(chan struct{})}
 	k.mu.Lock()
 	if k.closed {
 		k.mu.Unlock()
+		over()
 		return nil, notSent{errors.New("the proxy ends")}
 	}
 	k.all[s] = struct{}{}
@@ -62,11 +61,10 @@ func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*
 			defer k.mu.Unlock()
 			delete(k.all, s)
 		}()
-		if key == nil {
-			<-s.over
-			return
+		if key != nil {
+			s.follow(ctx, p.cfg.Router, key, options, target)
 		}
-		s.follow(p, key, options, target)
+		<-s.over
 	}()
 	return s, nil
 }
@@ -85,9 +83,9 @@ func (k *sockets) close() {
 // socket is an upgraded connection to a member, as it is read for the caller.
 type socket struct {
 	io.ReadWriteCloser
-	web  bool
-	over chan struct{} // it was closed
-	once sync.Once
+	web   bool
+	over  <-chan struct{} // it was closed
+	close context.CancelFunc
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -106,36 +104,37 @@ type socket struct {
 }
 
 // follow ends a socket whose member is no owner of the key any more.
-func (s *socket) follow(p *Proxy, key []byte, o router.Options, t router.Target) {
-	ticker := time.NewTicker(lookEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-s.over:
-			return
-		case <-ticker.C:
+func (s *socket) follow(ctx context.Context, r *router.Router, key []byte, o router.Options, t router.Target) {
+	_ = r.Follow(ctx, key, o, func(now router.Target, err error) bool {
+		if !ended(now, err, t) {
+			return true
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
-		now, err := p.cfg.Router.Resolve(ctx, key, o)
-		cancel()
-		if ended(now, err, t) {
-			s.end(closeServiceRestart, "the region has moved: connect again")
-			<-s.over
-			return
-		}
-	}
+		s.end(closeServiceRestart, "the region has moved: connect again")
+		return false
+	}) // else the socket is over, or the keyspace is not followed: New has seen to that
 }
 
 // ended says whether the member of a target has lost the key, by what is known now.
 func ended(now router.Target, err error, was router.Target) bool {
+	if r := now.Region; r != nil {
+		if was.Region != nil && r.Revision < was.Region.Revision {
+			return false // older
+		}
+		if (was.Region == nil || r.ID == was.Region.ID) && was.Epoch.NewerThan(r.Epoch) {
+			return false // a member named this one, and the root does not say so yet
+		}
+	}
 	if said, ok := errors.AsType[*client.Error](err); ok {
-		return said.Reason == rootv1.Reason_REASON_NOT_FOUND || said.Reason == rootv1.Reason_REASON_UNHEALTHY_MEMBER || said.Reason == rootv1.Reason_REASON_NO_ACTIVE_MEMBERS
+		switch said.Reason {
+		case rootv1.Reason_REASON_NOT_FOUND:
+			at := rooted.TokenFromProto(said.Detail.GetCurrentToken())
+			return at == (rooted.Token{}) || at.Compare(was.Token) >= 0
+		case rootv1.Reason_REASON_UNHEALTHY_MEMBER, rootv1.Reason_REASON_NO_ACTIVE_MEMBERS:
+			return true
+		}
 	}
-	if err != nil || now.Region == nil || was.Region != nil && now.Region.Revision < was.Region.Revision {
-		return false // not known, or older
-	}
-	if was.Region == nil && was.Epoch.NewerThan(now.Region.Epoch) {
-		return false // a member named this one, and the root does not say so yet
+	if err != nil || now.Region == nil {
+		return false // not known
 	}
 	for _, o := range now.Region.Owners {
 		if o.Member == was.Member && (was.Incarnation == 0 || o.Incarnation == 0 || o.Incarnation == was.Incarnation) {
@@ -198,6 +197,9 @@ func (s *socket) Read(b []byte) (int, error) {
 
 var errEnding = errors.New("the connection is to end")
 
+// maxPiece is how much of a WebSocket is passed on at a time.
+const maxPiece = 4 << 10
+
 // piece is what a read of the member came to.
 type piece struct {
 	n   int
@@ -212,7 +214,7 @@ func (s *socket) read(b []byte) (int, error) {
 	// One read is under way at a time: an interrupted one is the last, and what it
 	// brings is dropped with its buffer.
 	if s.buf == nil {
-		s.buf, s.got = make([]byte, 4<<10), make(chan piece, 1)
+		s.buf, s.got = make([]byte, maxPiece), make(chan piece, 1)
 	}
 	own := s.buf[:min(len(b), len(s.buf))]
 	go func() {
@@ -259,6 +261,25 @@ func (s *socket) linger() error {
 	return http.ErrAbortHandler
 }
 
+// WriteTo implements io.WriterTo, for io.Copy, which would take 32 KiB for each direction of
+// each connection.
+func (s *socket) WriteTo(w io.Writer) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{s}, s.room())
+}
+
+// ReadFrom implements io.ReaderFrom, as WriteTo.
+func (s *socket) ReadFrom(r io.Reader) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, s.room())
+}
+
+// room is what one direction is copied with: WebSockets are many, and their messages short.
+func (s *socket) room() []byte {
+	if s.web {
+		return make([]byte, maxPiece)
+	}
+	return make([]byte, 32<<10)
+}
+
 // Write implements io.Writer: behind the close frame, what the caller says is dropped.
 func (s *socket) Write(b []byte) (int, error) {
 	if code, _ := s.asked(); code != 0 && s.web {
@@ -294,7 +315,7 @@ func (s *socket) leave() {
 
 // Close implements io.Closer.
 func (s *socket) Close() error {
-	s.once.Do(func() { close(s.over) })
+	s.close()
 	return s.ReadWriteCloser.Close()
 }
 

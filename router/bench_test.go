@@ -13,6 +13,7 @@ import (
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 	"github.com/tidwall/btree"
 )
@@ -155,6 +156,11 @@ func (b *bench) reaches(index uint64) {
 	}
 }
 
+// change sends a change of region i of a stream, at a position.
+func (b *bench) change(index uint64, i int) {
+	b.c.feed <- &coordinatorv1.WatchRegionsResponse{Token: at(index), Disclosure: b.c.says(), Changes: now(region(uint64(i+1), benchKey(i), benchKey(i+1), index, i%benchMembers))}
+}
+
 // BenchmarkChange measures what a change costs of so many regions, from the coordinator's
 // message until it is shown; the coordinator is in the same process.
 func BenchmarkChange(b *testing.B) {
@@ -168,8 +174,7 @@ func BenchmarkChange(b *testing.B) {
 			index := uint64(5)
 			for b.Loop() {
 				index++
-				i := rand.IntN(n)
-				r.c.feed <- &coordinatorv1.WatchRegionsResponse{Token: at(index), Disclosure: r.c.says(), Changes: now(region(uint64(i+1), benchKey(i), benchKey(i+1), index, i%benchMembers))}
+				r.change(index, rand.IntN(n))
 			}
 			r.reaches(index)
 		})
@@ -198,5 +203,74 @@ func BenchmarkMembersJoin(b *testing.B) {
 			}
 		}
 		r.reaches(index.Load())
+	}
+}
+
+// BenchmarkDeath measures 500 callers whose owner cannot be reached, from its death until 150 ms later
+// the watch names the next one, of 20 regions at a time.
+func BenchmarkDeath(b *testing.B) {
+	const callers = 500
+	for _, keys := range []int{1, callers} {
+		b.Run(fmt.Sprintf("%d keys", keys), func(b *testing.B) {
+			r, end := start(b, router.Config{})
+			defer end()
+			r.stream(keys)
+			index, dead, shown := uint64(5), 0, sync.Map{}
+			r.c.answers(func(req *coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+				now, ok := shown.Load(string(req.GetKey()))
+				if !ok {
+					return nil, fmt.Errorf("no region of %q", req.GetKey())
+				}
+				return answer(now.(*rootv1.Region))
+			})
+			give := func(i, owner int) *rootv1.Region {
+				index++
+				one := region(uint64(i+1), benchKey(i), benchKey(i+1), index, owner)
+				shown.Store(benchKey(i)+"/x", one)
+				return one
+			}
+			move := func(owner int) {
+				for i := 0; i < keys; i += 20 {
+					m := &coordinatorv1.WatchRegionsResponse{}
+					for j := i; j < min(i+20, keys); j++ {
+						m.Changes = append(m.Changes, now(give(j, owner))...)
+					}
+					r.c.mu.Lock()
+					r.c.index = index
+					m.Token, m.Disclosure = at(index), r.c.says()
+					r.c.mu.Unlock()
+					r.c.feed <- m
+				}
+				r.reaches(index)
+			}
+			move(0)
+			b.ReportAllocs()
+			asked, requests, tries := r.c.questions(), r.c.requests(), atomic.Int64{}
+			defer processor(b)()
+			for b.Loop() {
+				var all sync.WaitGroup
+				dead = 1 - dead
+				for i := range callers {
+					all.Go(func() {
+						err := r.Do(context.Background(), []byte(benchKey(i%keys)+"/x"), router.Options{}, func(_ context.Context, t router.Target) error {
+							tries.Add(1)
+							if t.Member == rooted.MemberID(fmt.Sprintf("m%d", 1-dead)) {
+								return notReached(t)
+							}
+							return nil
+						})
+						if err != nil {
+							b.Error(err)
+						}
+					})
+				}
+				time.Sleep(150 * time.Millisecond)
+				move(dead)
+				all.Wait()
+			}
+			b.ReportMetric(float64(r.c.requests()-requests)/float64(b.N), "requests/op")
+			b.ReportMetric(float64(r.c.questions()-asked)/float64(b.N), "keys/op")
+			b.ReportMetric(float64(tries.Load())/float64(b.N), "tries/op")
+		})
 	}
 }

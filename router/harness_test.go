@@ -32,7 +32,9 @@ type coordinator struct {
 	fed   string // the keyspace whose watch has news; empty: any
 	begun time.Time
 	index uint64
-	asked int
+	asked int           // keys
+	calls int           // requests of keys
+	takes time.Duration // a request
 	// claimed is what every claim makes, of owners m1 to m4.
 	claimed *rootv1.Region
 	lookup  func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error)
@@ -61,6 +63,7 @@ func (c *coordinator) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRe
 			continue
 		}
 		reply.Disclosure = c.says()
+		c.calls++
 		for _, key := range req.GetKeys() {
 			c.asked++
 			place := uint32(0)
@@ -73,7 +76,9 @@ func (c *coordinator) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRe
 			}
 			reply.RegionOfKey = append(reply.RegionOfKey, place)
 		}
+		takes := c.takes
 		c.mu.Unlock()
+		time.Sleep(takes)
 		if err := s.Send(reply); err != nil {
 			return err
 		}
@@ -92,6 +97,12 @@ func (c *coordinator) questions() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.asked
+}
+
+func (c *coordinator) requests() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls
 }
 
 func (c *coordinator) answers(lookup func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error)) {

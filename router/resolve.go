@@ -79,7 +79,8 @@ func (t Target) Age() time.Duration {
 //	nobody can own it    no_active_members      no_active_members
 //
 // Errors are *client.Error with that reason; others are those of
-// client.GetRegionByKey. The binding of a region whose owners are dead stays.
+// client.GetRegionByKey. The binding of a region whose owners are dead stays: beside that error
+// the Target has the Region and its Epoch.
 func (r *Router) Resolve(ctx context.Context, key []byte, o Options) (Target, error) {
 	v := r.first
 	if o.Keyspace != "" && o.Keyspace != v.keyspace {
@@ -87,8 +88,8 @@ func (r *Router) Resolve(ctx context.Context, key []byte, o Options) (Target, er
 			return Target{}, refuse(rootv1.Reason_REASON_INVALID_REQUEST, nil, "keyspace %.80q is not one of Config.Keyspaces", o.Keyspace)
 		}
 	}
-	if len(key) == 0 || len(key) > rooted.MaxKeyBytes {
-		return Target{}, refuse(rootv1.Reason_REASON_INVALID_REQUEST, nil, "the key has %d bytes, not 1 to %d", len(key), rooted.MaxKeyBytes)
+	if err := checkKey(key); err != nil {
+		return Target{}, err
 	}
 	if !o.Strong {
 		if h, ok := v.cache.Find(key); ok && v.fits(&h, &o) {
@@ -98,6 +99,13 @@ func (r *Router) Resolve(ctx context.Context, key []byte, o Options) (Target, er
 		}
 	}
 	return v.resolve(ctx, key, &o)
+}
+
+func checkKey(key []byte) error {
+	if len(key) > 0 && len(key) <= rooted.MaxKeyBytes {
+		return nil
+	}
+	return refuse(rootv1.Reason_REASON_INVALID_REQUEST, nil, "the key has %d bytes, not 1 to %d", len(key), rooted.MaxKeyBytes)
 }
 
 // fits says whether what is held is as fresh as a caller wants.
@@ -168,15 +176,16 @@ func (v *view) resolve(ctx context.Context, key []byte, o *Options) (Target, err
 		f.target.Claimed = f.made
 		return f.target, nil
 	}
+	nobody := Target{Region: f.region, Epoch: f.region.Epoch}
 	if _, complete := v.cache.At(); complete && v.cache.Takers() == 0 {
-		return Target{}, v.orphan(rootv1.Reason_REASON_NO_ACTIVE_MEMBERS, &f, nil, "and no active member takes regions of the keyspace: start one, or end a drain")
+		return nobody, v.orphan(rootv1.Reason_REASON_NO_ACTIVE_MEMBERS, &f, nil, "and no active member takes regions of the keyspace: start one, or end a drain")
 	}
 	if !o.ReassignOrphans {
-		return Target{}, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, nil, "ask with ReassignOrphans to wait for the next one")
+		return nobody, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, nil, "ask with ReassignOrphans to wait for the next one")
 	}
 	next, err := v.await(ctx, key, o, func(Target) bool { return true })
 	if err != nil {
-		return Target{}, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, err, "it has not been given to another one in time")
+		return nobody, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, err, "it has not been given to another one in time")
 	}
 	next.Reassigned, next.Claimed = true, f.made
 	return next, nil
@@ -318,15 +327,22 @@ func (v *view) await(ctx context.Context, key []byte, o *Options, do func(Target
 	defer ticker.Stop()
 	relaxed := Options{Keyspace: o.Keyspace, AtLeast: o.AtLeast, MaxAge: o.MaxAge}
 	for {
-		changed := v.cache.Changed()
+		changed, end := v.changed(key, &relaxed)
 		if f, ok := v.here(key, &relaxed); ok && f.target.Member != "" && do(f.target) {
+			end()
 			return f.target, nil
 		}
+		ask := false
 		select {
 		case <-changed:
 		case <-ctx.Done():
+			end()
 			return Target{}, context.Cause(ctx)
 		case <-ticker.C:
+			ask = true
+		}
+		end()
+		if ask {
 			strong := relaxed
 			strong.Strong = true
 			if f, err := v.askWithin(ctx, askEvery, key, &strong); err == nil && f.target.Member != "" && do(f.target) {
@@ -334,6 +350,14 @@ func (v *view) await(ctx context.Context, key []byte, o *Options, do func(Target
 			}
 		}
 	}
+}
+
+// changed is closed when here says something else of a key.
+func (v *view) changed(key []byte, o *Options) (changed <-chan struct{}, end func()) {
+	if o.AtLeast != (rooted.Token{}) || v.maxAge(o) > 0 {
+		return v.cache.Changed(), func() {} // it waits for a position
+	}
+	return v.cache.ChangedAt(key)
 }
 
 func (v *view) askWithin(ctx context.Context, most time.Duration, key []byte, o *Options) (found, error) {

@@ -40,7 +40,7 @@ func (k *Cache) admit(e *edit, r *rooted.Region) bool {
 		case oldest.used.Swap(false):
 			a.ring = append(a.ring, oldest)
 		default:
-			k.drop(e, k.byID[oldest.region])
+			k.evict(e, k.byID[oldest.region])
 		}
 	}
 	if len(a.ring) > 64+4*len(a.byID) {

@@ -5,12 +5,14 @@ import (
 	"context"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
+	"github.com/nokv/nokv/internal/cow"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -41,6 +43,7 @@ type Cache struct {
 	answers answers
 	// changed is closed at the next change; nil: nobody waits for one.
 	changed chan struct{}
+	waits   waits
 	// refuted are revisions of regions that a member said were out of date.
 	refuted map[rooted.RegionID]uint64
 	// untold are the regions that are not what OnChange heard of last, as it heard
@@ -86,6 +89,7 @@ func (c *Client) NewCache(cfg CacheConfig) *Cache {
 		cfg.MaxAnswers = 10_000
 	}
 	k := &Cache{
+		waits: waits{byKey: cow.New[string, *wait]()},
 		peers: map[rooted.MemberID]*Peer{}, answers: answers{byID: map[rooted.RegionID]*answer{}},
 		c: c, cfg: cfg, ready: make(chan struct{}),
 		byID: map[rooted.RegionID]*rooted.Region{}, refuted: map[rooted.RegionID]uint64{}, untold: map[rooted.RegionID]*rooted.Region{},
@@ -186,7 +190,8 @@ func (k *Cache) Bytes() int {
 	return k.bytes
 }
 
-// Changed returns a channel that is closed when the cache shows something else than now.
+// Changed returns a channel that is closed when the cache shows something else than now, also
+// a newer position. Who waits for one key calls ChangedAt.
 func (k *Cache) Changed() <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -199,6 +204,7 @@ func (k *Cache) Changed() <-chan struct{} {
 // show makes t the table. Called with mu held.
 func (k *Cache) show(t *table) {
 	k.table.Store(t)
+	k.waits.shown()
 	if k.changed != nil {
 		close(k.changed)
 		k.changed = nil
@@ -297,14 +303,17 @@ func (k *Cache) keep(r Route) {
 	}
 	e := t.edit()
 	k.put(e, r.Region, true)
+	news := len(e.made) > 0
 	for _, o := range r.Region.Owners {
 		if p := k.peers[o.Member]; p != nil {
 			if m, ok := r.member(o.Member); ok {
-				p.learn(m)
+				news = k.hear(p, m) || news
 			}
 		}
 	}
-	k.show(e.done(t))
+	if news {
+		k.show(e.done(t))
+	}
 }
 
 // Invalidate drops a route that a member refused as stale, unless the cache
@@ -361,6 +370,10 @@ func (k *Cache) applied(n *changeset) Update {
 	e := t.edit()
 	for _, c := range n.regions {
 		mine := k.byID[c.region.ID]
+		if !c.removed && same(mine, c.region) {
+			continue // it was asked for before
+		}
+		k.waits.region(c.region) // whether it will be held or not
 		switch {
 		case !c.removed && c.region.Keyspace == t.keyspace:
 			k.put(e, c.region, false)
@@ -378,6 +391,12 @@ func (k *Cache) applied(n *changeset) Update {
 	return update
 }
 
+// same says whether a is b. One entry of the root may change a region twice: the revision does not
+// say so.
+func same(a, b *rooted.Region) bool {
+	return a != nil && a.Revision == b.Revision && reflect.DeepEqual(a, b)
+}
+
 // renamed takes in what became of the keyspace itself: another one under its
 // name begins empty.
 func (k *Cache) renamed(t *table, n *changeset) *table {
@@ -387,6 +406,7 @@ func (k *Cache) renamed(t *table, n *changeset) *table {
 			continue
 		}
 		if c.removed || id != t.keyspace {
+			k.waits.everything()
 			t = &table{at: t.at, level: t.level, complete: t.complete}
 			for id := range k.byID {
 				k.answers.forget(id)
@@ -416,6 +436,7 @@ func (k *Cache) swap(n *changeset) {
 			newer = append(newer, r)
 		}
 	}
+	k.waits.everything()
 	clear(k.byID)
 	k.bytes, k.answers = 0, answers{byID: map[rooted.RegionID]*answer{}}
 	k.meet(n.members)
@@ -485,7 +506,11 @@ func (k *Cache) put(e *edit, r *rooted.Region, asked bool) {
 			return
 		}
 		if mine.Start == r.Start && mine.End == r.End {
+			if asked && mine.Revision == r.Revision {
+				return // many ask for the same
+			}
 			k.set(r.ID, r)
+			k.waits.region(r)
 			e.replace(k.entryOf(r))
 			return
 		}
@@ -505,6 +530,7 @@ func (k *Cache) put(e *edit, r *rooted.Region, asked bool) {
 		return
 	}
 	k.set(r.ID, r)
+	k.waits.region(r)
 	e.insert(k.entryOf(r))
 }
 
@@ -513,7 +539,15 @@ func (k *Cache) full() bool {
 	return len(k.byID)-len(k.answers.byID) >= k.cfg.MaxRegions || k.bytes-k.answers.bytes > k.cfg.MaxBytes
 }
 
+// drop is of a region that is not what it was, or not known to be.
 func (k *Cache) drop(e *edit, r *rooted.Region) {
+	k.waits.region(r)
+	k.evict(e, r)
+}
+
+// evict lets go of a region that is as it was, of which nobody is told: who waits for it
+// would only ask for it again, and others would have to make room.
+func (k *Cache) evict(e *edit, r *rooted.Region) {
 	e.remove(r)
 	k.answers.forget(r.ID)
 	k.set(r.ID, nil)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -517,4 +518,24 @@ func revision(r *rooted.Region) uint64 {
 		return 0
 	}
 	return r.Revision
+}
+
+// One entry of the root may change a region twice: what it made of it in the end is shown.
+func TestP86TheLastChangeOfARevisionIsShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, ch, end := cached(t, &fake{}, client.CacheConfig{})
+		defer end()
+		ch.snapshot(4, owned(region(1, "a", "c", 2), "m1"))
+		for _, batch := range [][]*rootv1.Region{
+			{owned(region(1, "a", "c", 5), "m2"), owned(region(1, "a", "c", 5), "m3")},
+			{owned(region(1, "a", "c", 6), "m3"), owned(region(1, "a", "b", 6), "m2"), owned(region(1, "a", "b", 6), "m4")},
+		} {
+			last := batch[len(batch)-1]
+			ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(last.GetRevision()), Changes: now(batch...)})
+			r, ok := k.Lookup([]byte("a"))
+			if want := rooted.RegionFromProto(last); !ok || !reflect.DeepEqual(r.Region, want) {
+				t.Errorf("got %+v, want %+v", r.Region, want)
+			}
+		}
+	})
 }

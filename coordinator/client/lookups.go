@@ -45,9 +45,12 @@ type lookupQueue struct {
 type lookupBatch struct {
 	kind    lookupKind
 	options *coordinatorv1.ReadOptions
-	// The keys, and how long the answer may take; guarded by lookups.mu until it is sealed.
+	// The keys, whose place is where, of how many callers, and how long the answer may take;
+	// guarded by lookups.mu until it is sealed.
 	raw      []byte
 	keys     int
+	places   map[string]int // of strong reads, which many make of one key when its owner is gone
+	callers  int
 	patience time.Duration
 	expires  time.Time
 	latch    latch
@@ -168,8 +171,8 @@ func (l *lookups) join(ctx context.Context, key []byte, r *read) (*lookupBatch, 
 		b = &lookupBatch{kind: kind, options: r.options, expires: time.Now().Add(l.c.cfg.DefaultTimeout), patience: patience, done: make(chan struct{})}
 		q.open = b
 	}
-	place := b.keys
-	b.raw, b.keys, b.patience = appendKey(b.raw, key), b.keys+1, min(b.patience, patience)
+	place := b.add(key)
+	b.callers, b.patience = b.callers+1, min(b.patience, patience)
 	if q.busy == 0 {
 		ready = q.seal()
 	}
@@ -177,6 +180,22 @@ func (l *lookups) join(ctx context.Context, key []byte, r *read) (*lookupBatch, 
 	l.launch(full)
 	l.launch(ready)
 	return b, place
+}
+
+// add puts in a key, once if it is of a strong read, and returns its place.
+func (b *lookupBatch) add(key []byte) int {
+	strong := b.kind.freshness == coordinatorv1.Freshness_FRESHNESS_STRONG
+	if place, ok := b.places[string(key)]; strong && ok {
+		return place
+	}
+	place := b.keys
+	if b.raw, b.keys = appendKey(b.raw, key), b.keys+1; strong {
+		if b.places == nil {
+			b.places = map[string]int{}
+		}
+		b.places[string(key)] = place
+	}
+	return place
 }
 
 // seal takes the open request; whoever has it launches it. Called with lookups.mu held.
@@ -223,13 +242,13 @@ func (l *lookups) launch(b *lookupBatch) {
 }
 
 // deserted says that all callers gave up.
-func (b *lookupBatch) deserted() bool { return b.latch.early() == int64(b.keys) }
+func (b *lookupBatch) deserted() bool { return b.latch.early() == int64(b.callers) }
 
 // finish gives a request's callers their answers. When they have woken, one of
 // them launches what gathered meanwhile.
 func (l *lookups) finish(b *lookupBatch, parts []*keysReply, err error) {
 	b.answer, b.err = &keysAnswer{parts}, err
-	gone := b.latch.end(b.keys)
+	gone := b.latch.end(b.callers)
 	close(b.done)
 	if gone {
 		l.launch(l.next(b.kind))

@@ -233,6 +233,64 @@ func TestCallersOfASharedLookupLeaveInTime(t *testing.T) {
 	})
 }
 
+// Strong reads of one key that wait together are one, which begins when all have asked: none is told what a read before
+// it says. Who gives up leaves the others theirs.
+func TestP37StrongReadsOfOneKeyAreOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		var revision atomic.Uint64 // what is rooted
+		var keys []int             // of each request
+		f.batch = func(req *keysRequest) (*keysResponse, error) {
+			keys = append(keys, len(req.GetKeys()))
+			r := region(1, "", "", revision.Load())
+			time.Sleep(100 * time.Millisecond) // of the bubble
+			out := &keysResponse{Disclosure: f.disclosure(), Regions: []*rootv1.Region{r}}
+			for range req.GetKeys() {
+				out.RegionOfKey = append(out.RegionOfKey, 1)
+			}
+			return out, nil
+		}
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		var callers sync.WaitGroup
+		ask := func(key string, patience time.Duration, want uint64) {
+			callers.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				r, err := c.GetRegionByKey(ctx, []byte(key), client.Strong())
+				if want == 0 {
+					wantIs(t, err, context.DeadlineExceeded)
+				} else if err != nil || r.Region.Revision != want {
+					t.Errorf("a read that began at revision %d: %v, %v", want, r.Region, err)
+				}
+			})
+			synctest.Wait()
+		}
+		revision.Store(1)
+		ask("k", time.Minute, 1)
+		revision.Store(2) // behind the read that is under way
+		for range 100 {
+			ask("k", time.Minute, 2)
+			ask("k", 10*time.Millisecond, 0)
+		}
+		ask("other", time.Minute, 2)
+		callers.Wait()
+		if !slices.Equal(keys, []int{1, 2}) {
+			t.Errorf("%d keys were asked for, want 1 and then 2", keys)
+		}
+		// A request that all have given up leaves the next one its turn.
+		for range 3 {
+			ask("k", 10*time.Millisecond, 0)
+		}
+		callers.Wait()
+		revision.Store(3)
+		ask("k", time.Minute, 3)
+		callers.Wait()
+	})
+}
+
 // An answer may come in parts; one whose stream breaks in between comes again whole.
 func TestAnswersInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -19,6 +19,7 @@ type Peer struct {
 	// Guarded by Cache.mu.
 	refs  int  // owners of regions that are this member
 	takes bool // it may be given regions of the keyspace
+	waits map[*wait]struct{}
 
 	_       [64]byte // what callers write is in a line of its own
 	pending atomic.Int64
@@ -40,13 +41,14 @@ func (p *Peer) Member() Member { return *p.now.Load() }
 // Now is Member for a caller in a hurry. It is shared: read only.
 func (p *Peer) Now() *Member { return p.now.Load() }
 
-// forget leaves of a member its id.
-func (p *Peer) forget() { p.learn(Member{ID: p.now.Load().ID}) }
-
-func (p *Peer) learn(m Member) {
-	if *p.now.Load() != m {
-		p.now.Store(&m)
+// hear takes in what a member is now; false: it was known. Called with mu held, before show.
+func (k *Cache) hear(p *Peer, m Member) bool {
+	if *p.now.Load() == m {
+		return false
 	}
+	p.now.Store(&m)
+	k.waits.member(p)
+	return true
 }
 
 // Avoid has the member avoided until a time, where there are others: it could not
@@ -111,13 +113,13 @@ func (k *Cache) learn(c memberChange) {
 	}
 	p := k.peerOf(c.member.ID)
 	k.tell(p, takes(c.record, k.cfg.Keyspace))
-	p.learn(c.member)
+	k.hear(p, c.member)
 }
 
 // lose is of a member that there is no more. Called with mu held.
 func (k *Cache) lose(id rooted.MemberID, p *Peer) {
 	k.tell(p, false)
-	p.forget()
+	k.hear(p, Member{ID: id})
 	if p.refs == 0 {
 		k.forgetPeer(id)
 	}

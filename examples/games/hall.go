@@ -35,13 +35,14 @@ const (
 )
 
 // settings are the command that makes the keyspace: the preset for games, with what a demo cannot wait for. A core
-// that joins is given its part at once, also one that failed a moment ago; boards that nobody is connected to are
+// that joins is given its part 1 s later, also one that failed a moment ago: before that those play on whose core
+// has failed; boards that nobody is connected to are
 // let go of after 20 s; and hook, if it is not empty, is told how many cores there should be, each one full with
 // 100 boards.
 func settings(hook string) []string {
 	args := []string{
 		"keyspace", "create", keyspace, "--preset", "games",
-		"--policy-rebalance-spacing", "1s", "--policy-rebalance-settle", "1ms", "--policy-rebalance-cooldown", "1s", "--policy-rebalance-in-flight", "64",
+		"--policy-rebalance-spacing", "1s", "--policy-rebalance-settle", "1s", "--policy-rebalance-cooldown", "1s", "--policy-rebalance-in-flight", "64",
 		"--guards-no-move-back", "1ms", "--guards-flap-failures", "1000", "--cadence-idle-evict", "20s", "--cadence-idle-scan", "2s",
 	}
 	if hook != "" {

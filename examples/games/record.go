@@ -76,13 +76,8 @@ func (r *record) add(s State) error {
 	if err := r.write(s); err != nil {
 		return err
 	}
-	if err := r.file.Sync(); err != nil {
+	if err := r.sync(); err != nil {
 		return err
-	}
-	if r.older != nil { // the first one: the names are to be durable too
-		if err := errors.Join(syncDir(r.dir), syncDir(filepath.Dir(r.dir))); err != nil {
-			return err
-		}
 	}
 	if err := r.newest(); err != nil {
 		return err
@@ -95,6 +90,19 @@ func (r *record) add(s State) error {
 	}
 	r.older = nil
 	return nil
+}
+
+// sync makes what was written durable, and with the first move, at the same time, the names of the
+// file and its folder.
+func (r *record) sync() error {
+	if r.older == nil {
+		return r.file.Sync()
+	}
+	names := make(chan error, 2)
+	for _, dir := range []string{r.dir, filepath.Dir(r.dir)} {
+		go func() { names <- syncDir(dir) }()
+	}
+	return errors.Join(r.file.Sync(), <-names, <-names)
 }
 
 func (r *record) write(s State) error {
