@@ -74,6 +74,7 @@ func work(ctx context.Context, id, dir string, endpoints []string) error {
 	m, err := member.New(member.Config{
 		// Nobody calls a worker, so that it has no port but the one that shows it lives.
 		ID: id, Address: "127.0.0.1:1", ProbeAddress: "127.0.0.1:0", Keyspaces: []string{keyspace}, Client: c,
+		Logger: demo.Logger(),
 	})
 	if err != nil {
 		return err
@@ -82,7 +83,11 @@ func work(ctx context.Context, id, dir string, endpoints []string) error {
 	defer stop()
 	go func() {
 		defer stop()
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case <-running.Done(): // it ends by itself
+			return
+		}
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if err := m.Drain(drain, "the worker was asked to end"); err != nil {

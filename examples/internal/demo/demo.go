@@ -20,7 +20,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/procs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // endWithin is how long the cluster has to end when it is asked to.
@@ -43,7 +46,7 @@ type Demo struct {
 func Main(run func(context.Context) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -65,7 +68,9 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 	if d.nokv == "" {
 		d.nokv = filepath.Join(dir, "nokv")
 		d.Say("building nokv (a minute the first time)")
-		if said, err := exec.CommandContext(ctx, "go", "build", "-o", d.nokv, "github.com/nokv/nokv/cmd/nokv").CombinedOutput(); err != nil {
+		if said, err := exec.CommandContext(ctx, "go", "build", "-o", d.nokv, "github.com/nokv/nokv/cmd/nokv").CombinedOutput(); ctx.Err() != nil {
+			return nil, ctx.Err()
+		} else if err != nil {
 			return nil, fmt.Errorf("go build of nokv: %w\n%sStart the example in the folder of the repository, or say with the environment variable NOKV where the program nokv is", err, said)
 		}
 	}
@@ -88,6 +93,11 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 	return d, nil
 }
 
+// Logger is for what a process of an example has to tell of what goes wrong, on standard output.
+func Logger() hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: os.Stdout, DisableTime: true})
+}
+
 // Say prints a line.
 func (d *Demo) Say(text string) { d.out.write("", text) }
 
@@ -98,6 +108,9 @@ func (d *Demo) NoKV(ctx context.Context, args ...string) (string, error) {
 	var errs strings.Builder
 	c.Stderr = &errs
 	out, err := c.Output()
+	if ctx.Err() != nil { // that is why it ended
+		return "", ctx.Err()
+	}
 	if err != nil {
 		return "", fmt.Errorf("nokv %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
 	}
