@@ -207,7 +207,6 @@ func (p *partition) save(dir string) ([]byte, error) {
 
 // newest is the checkpoint of the highest epoch, and that epoch.
 func newest(dir string, number uint64) (s state, epoch rooted.Epoch, err error) {
-	s.Counts = map[string]uint64{}
 	prefix := fmt.Sprintf("p%03d.", number)
 	entries, err := os.ReadDir(filepath.Join(dir, "checkpoints"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -225,7 +224,7 @@ func newest(dir string, number uint64) (s state, epoch rooted.Epoch, err error) 
 		}
 	}
 	if path == "" {
-		return s, epoch, nil
+		return state{Counts: map[string]uint64{}}, epoch, nil
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
