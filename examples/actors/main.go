@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string) error {
 	ends := f.String("coordinator-addr", os.Getenv("NOKV_COORDINATOR_ADDR"), "`addresses` of coordinators")
 	actors := f.Int("actors", 2000, "how many actors are called")
 	rate := f.Float64("rate", 500, "calls a second")
-	if err := f.Parse(args); err != nil {
+	if err := demo.Parse(f, args, 0); err != nil {
 		return err
 	}
 	switch {

@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string) error {
 	page := f.String("page", pageAddress, "`address` of the page, on this machine")
 	boards := f.Int("boards", 150, "how many boards are played")
 	pace := f.Duration("pace", time.Second, "`time` between two moves on a board")
-	if err := f.Parse(args); err != nil {
+	if err := demo.Parse(f, args, 2); err != nil {
 		return err
 	}
 	switch command {

@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string) error {
 	f.IntVar(&cfg.PerTenant, "per-tenant", 4, "`most` of them for one tenant")
 	f.IntVar(&cfg.Queue, "queue", 2, "requests of a tenant that `wait` for a connection when it counts as saturated")
 	f.DurationVar(&cfg.Idle, "idle", 30*time.Second, "`time` after which a connection that nobody uses is closed")
-	if err := f.Parse(args); err != nil {
+	if err := demo.Parse(f, args, 0); err != nil {
 		return err
 	}
 	switch command {
