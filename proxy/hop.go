@@ -246,7 +246,9 @@ func (b *tryBody) Read(buf []byte) (int, error) {
 	b.touched = true
 	b.mu.Unlock()
 	n, err := b.r.Read(buf)
-	if _, long := errors.AsType[*http.MaxBytesError](err); err != nil && err != io.EOF && !long {
+	_, long := errors.AsType[*http.MaxBytesError](err)
+	_, said := errors.AsType[*badRequest](err)
+	if err != nil && err != io.EOF && !long && !said {
 		err = &badRequest{http.StatusBadRequest, fmt.Sprintf("the body broke off: %s", err)}
 	}
 	return n, err
