@@ -143,9 +143,9 @@ func (s Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 			case <-over:
 			}
 		})
+		defer watch.Wait()
+		defer close(over) // also when it panics
 		err := handle(srv, in)
-		close(over)
-		watch.Wait()
 		if err != nil && context.Cause(ctx) == errLeaving { //nolint:errorlint // it is that
 			left = &router.Refusal{Kind: router.NotOwned, Epoch: r.Epoch, Ran: true, Said: errLeaving.Error() + ": the stream ended before its handler was done; begin it anew"}
 		}

@@ -338,3 +338,35 @@ func TestP06AStreamOfNoMessageBeginsWhenItIsClosed(t *testing.T) {
 		}
 	})
 }
+
+// lets is a member that lets everything in, to a region that stays.
+type lets struct{}
+
+func (lets) Do(ctx context.Context, _ member.Request, fn func(context.Context, member.Region) error) error {
+	return fn(ctx, member.Region{})
+}
+
+// bare is a stream that has nothing but its context.
+type bare struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (b bare) Context() context.Context { return b.ctx }
+
+// A handler that panics below an interceptor that recovers leaves nothing behind, though its
+// region stays.
+func TestP32AHandlerThatPanicsLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		defer func() {
+			if broke := recover(); broke != "broken" {
+				t.Errorf("the panic is %v", broke)
+			}
+			// A goroutine that is left fails the bubble.
+		}()
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("nokv-key", "a", "nokv-keyspace", "games", "nokv-epoch", "1.1"))
+		s := grpcroute.Server{Member: lets{}}
+		_ = s.Stream(nil, bare{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: "/a/b"}, func(any, grpc.ServerStream) error { panic("broken") })
+		t.Error("the panic is gone")
+	})
+}

@@ -81,6 +81,8 @@ func (c Config) Validate() error {
 		return errors.New("member config: ID is empty: give the process a name that it keeps when it restarts")
 	case c.Address == "":
 		return errors.New("member config: Address is empty: give host:port, where callers reach this process")
+	case everywhere(c.Address):
+		return fmt.Errorf("member config: Address is %q, which is all addresses of this machine: give the one where callers reach this process", c.Address)
 	case c.Client == nil:
 		return errors.New("member config: Client is nil: make one with client.New")
 	case c.Coordinators < 0 || c.Coordinators > MaxCoordinators:
@@ -91,6 +93,12 @@ func (c Config) Validate() error {
 		return errors.New("member config: Workers, MaxHeld and HandlerTimeout may not be negative")
 	}
 	return c.Pins.validate(cmp.Or(c.HandlerTimeout, defaultHandlerTimeout))
+}
+
+// everywhere says whether an address is one to listen at, and not one to be dialled.
+func everywhere(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err == nil && (host == "" || net.ParseIP(host).IsUnspecified())
 }
 
 const defaultHandlerTimeout = 30 * time.Second

@@ -236,6 +236,7 @@ func (l *line) take(a *coordinatorv1.MemberAnswer) error {
 			l.interval = time.Duration(min(ms, 60_000)) * time.Millisecond
 		}
 		m.learnLocked(t)
+		m.toldLocked(t)
 	}
 	if a.GetState() != rootv1.MemberState_MEMBER_STATE_UNSPECIFIED {
 		m.state = a.GetState()

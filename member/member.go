@@ -77,6 +77,7 @@ type Member struct {
 	known       []string
 	holder      string
 	troubles    map[string]*trouble
+	keyspaces   map[string]bool // of cfg.Keyspaces, those that coordinators have told of
 	state       rootv1.MemberState
 	load        Load
 	drain       *drain
@@ -97,7 +98,7 @@ func New(cfg Config) (*Member, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	m := &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), ended: make(chan struct{}), troubles: map[string]*trouble{}}
+	m := &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), ended: make(chan struct{}), troubles: map[string]*trouble{}, keyspaces: map[string]bool{}}
 	m.pins = newPins(m)
 	return m, nil
 }
@@ -115,6 +116,7 @@ func (m *Member) Run(ctx context.Context, h Handler) error {
 	}
 	// The last of all: that it is closed says that nothing is served here.
 	defer p.close()
+	defer m.awaitKeyspaces(ctx)()
 	follows := uint64(0)
 	for pause := time.Duration(0); ; pause = min(max(2*pause, againMin), againMax) {
 		rooted, err := m.register(ctx, address, follows)
@@ -435,7 +437,10 @@ func (m *Member) Drain(ctx context.Context, why string) error {
 	case <-m.ended:
 		return errors.New("drain: the member has ended")
 	case <-ctx.Done():
-		return fmt.Errorf("drain: regions are left: %d: %w", m.Status().Regions, ctx.Err())
+		if left := m.Status().Regions; left > 0 {
+			return fmt.Errorf("drain: regions are left: %d: %w", left, ctx.Err())
+		}
+		return fmt.Errorf("drain: no region is left, but no coordinator has answered that the member drains: %w", ctx.Err())
 	}
 }
 

@@ -522,9 +522,12 @@ func TestP48SaturationIsTheOwnersWord(t *testing.T) {
 
 func TestConfigSaysWhatIsWrong(t *testing.T) {
 	for want, cfg := range map[string]member.Config{
-		"member config: ID is empty: give the process a name that it keeps when it restarts": {},
-		"member config: Address is empty: give host:port, where callers reach this process":  {ID: "m1"},
-		"member config: Client is nil: make one with client.New":                             {ID: "m1", Address: "a:1"},
+		"member config: ID is empty: give the process a name that it keeps when it restarts":                                            {},
+		"member config: Address is empty: give host:port, where callers reach this process":                                             {ID: "m1"},
+		"member config: Client is nil: make one with client.New":                                                                        {ID: "m1", Address: "a:1"},
+		`member config: Address is "[::]:80", which is all addresses of this machine: give the one where callers reach this process`:    {ID: "m1", Address: "[::]:80"},
+		`member config: Address is "0.0.0.0:80", which is all addresses of this machine: give the one where callers reach this process`: {ID: "m1", Address: "0.0.0.0:80"},
+		`member config: Address is ":80", which is all addresses of this machine: give the one where callers reach this process`:        {ID: "m1", Address: ":80"},
 	} {
 		if _, err := member.New(cfg); fmt.Sprint(err) != want {
 			t.Errorf("%v, want %s", err, want)

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/nokvtest"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 func TestAClusterServes(t *testing.T) {
@@ -35,6 +37,54 @@ func TestAClusterServes(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A member that drained and then ended has left, however its process ended; one that ended with
+// regions has failed. What is rooted tells the two apart, and who left is not counted as failed.
+func TestAMemberThatDrainedHasLeft(t *testing.T) {
+	ends := map[string]func(*testing.T, *nokvtest.Member){
+		"stopped": func(t *testing.T, m *nokvtest.Member) { m.Stop(t) },
+		"killed":  func(t *testing.T, m *nokvtest.Member) { m.Kill(t) },
+	}
+	for name, end := range ends {
+		for _, drained := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", drained ", drained), func(t *testing.T) {
+				everywhere(t, func(t *testing.T) {
+					c := nokvtest.Start(t, nokvtest.Keyspace("games", "games"))
+					m1 := c.Member(t, "m1", &app{})
+					c.Member(t, "m2", &app{})
+					c.Assign(t, "games", []byte("g1"), "m1")
+					if drained {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+						defer cancel()
+						if err := m1.Drain(ctx, "an upgrade"); err != nil {
+							t.Fatal(err)
+						}
+					}
+					end(t, m1)
+					var m *rootv1.Member
+					for deadline := time.Now().Add(time.Minute); m.GetState() != rootv1.MemberState_MEMBER_STATE_FAILED; time.Sleep(10 * time.Millisecond) {
+						said, err := c.Client().GetMember(t.Context(), "m1", client.Strong())
+						if err != nil || time.Now().After(deadline) {
+							t.Fatalf("m1 is %v, %v", said, err)
+						}
+						m = said.GetMember()
+					}
+					said, err := c.Client().Status(t.Context(), c.Addresses()[0])
+					if err != nil {
+						t.Fatal(err)
+					}
+					want := uint64(1)
+					if drained {
+						want = 0
+					}
+					if liveness.Left(m) != drained || said.GetMembersFailed() != want {
+						t.Errorf("%d have failed, and m1 is %v", said.GetMembersFailed(), m)
+					}
+				})
+			})
+		}
 	}
 }
 

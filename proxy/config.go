@@ -42,6 +42,10 @@ type Config struct {
 	MaxBody int64
 	// BodyWithin bounds how long a body is read that is kept. Default 10 s.
 	BodyWithin time.Duration
+	// BodySilence bounds how long the next bytes of any other body are waited for: a caller
+	// who sends none for so long is told 408. It ends where two sides may talk at once: with
+	// the answer to a request of HTTP/2; gRPC has none. Default 30 s.
+	BodySilence time.Duration
 	// MaxReplay is the longest body that is kept to be repeated, and MaxReplayTotal how
 	// many bytes of all. Default 64 KiB and 64 MiB; -1: none.
 	MaxReplay, MaxReplayTotal int64
@@ -113,7 +117,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"Dial", c.Dial}, {"Timeout", c.Timeout}, {"Hold", c.Hold}, {"BodyWithin", c.BodyWithin}} {
+	}{{"Dial", c.Dial}, {"Timeout", c.Timeout}, {"Hold", c.Hold}, {"BodyWithin", c.BodyWithin}, {"BodySilence", c.BodySilence}} {
 		if d.value < 0 {
 			return fmt.Errorf("proxy config: %s is negative: %v", d.name, d.value)
 		}
@@ -125,7 +129,13 @@ func (c Config) withDefaults() Config {
 	for _, d := range []struct {
 		value *time.Duration
 		is    time.Duration
-	}{{&c.Dial, time.Second}, {&c.Timeout, 30 * time.Second}, {&c.Hold, 5 * time.Second}, {&c.BodyWithin, 10 * time.Second}} {
+	}{
+		{&c.Dial, time.Second},
+		{&c.Timeout, 30 * time.Second},
+		{&c.Hold, 5 * time.Second},
+		{&c.BodyWithin, 10 * time.Second},
+		{&c.BodySilence, 30 * time.Second},
+	} {
 		if *d.value == 0 {
 			*d.value = d.is
 		}

@@ -8,9 +8,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/internal/principal"
@@ -61,12 +63,18 @@ func (p *Proxy) transports() {
 			if err != nil {
 				return nil, notSent{router.NotSent(err)}
 			}
-			return c, nil
+			return &memberConn{Conn: c}, nil
 		}
 		p.one, p.two = t, t
 		return
 	}
-	p.one = common(&http.Transport{DialContext: dial})
+	p.one = common(&http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &memberConn{Conn: c}, nil
+	}})
 	two := common(&http.Transport{DialContext: dial, Protocols: new(http.Protocols)})
 	two.Protocols.SetUnencryptedHTTP2(true)
 	p.two = two
@@ -137,7 +145,12 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 	if (p.cfg.H2C || strings.HasPrefix(out.Header.Get("Content-Type"), "application/grpc")) && out.Header.Get("Upgrade") == "" {
 		transport = p.two
 	}
-	resp, err := transport.RoundTrip(&req)
+	var conn *memberConn
+	trace := &httptrace.ClientTrace{GotConn: func(g httptrace.GotConnInfo) { conn, _ = g.Conn.(*memberConn) }}
+	resp, err := transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	if err != nil && conn != nil && conn.broke.Load() && !timedOut(err) {
+		err = fmt.Errorf("the connection ended within the head of an answer: %w", io.ErrUnexpectedEOF)
+	}
 	if err == nil {
 		err = p.judge(&req, x, resp)
 	}
@@ -148,6 +161,26 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 		return nil, &final{err}
 	}
 	return nil, err
+}
+
+// memberConn is a connection of HTTP/1.1 to a member that knows whether it ended within a line. What comes
+// of a head is half a line then, which reads as one that is wrong.
+type memberConn struct {
+	net.Conn
+	within bool // of the one who reads: the last byte is not the end of a line
+	broke  atomic.Bool
+}
+
+// Read implements io.Reader.
+func (c *memberConn) Read(buf []byte) (int, error) {
+	n, err := c.Conn.Read(buf)
+	if n > 0 {
+		c.within = buf[n-1] != '\n'
+	}
+	if err != nil && c.within {
+		c.broke.Store(true)
+	}
+	return n, err
 }
 
 // address says to the member what the request is for.
@@ -246,7 +279,9 @@ func (b *tryBody) Read(buf []byte) (int, error) {
 	b.touched = true
 	b.mu.Unlock()
 	n, err := b.r.Read(buf)
-	if _, long := errors.AsType[*http.MaxBytesError](err); err != nil && err != io.EOF && !long {
+	_, long := errors.AsType[*http.MaxBytesError](err)
+	_, said := errors.AsType[*badRequest](err)
+	if err != nil && err != io.EOF && !long && !said {
 		err = &badRequest{http.StatusBadRequest, fmt.Sprintf("the body broke off: %s", err)}
 	}
 	return n, err

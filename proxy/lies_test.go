@@ -131,3 +131,51 @@ func TestP76ARefusalIsKnownByItsHead(t *testing.T) {
 		t.Errorf("%q behind %d tries, want the answer of the second without a reason", got, asked.Load())
 	}
 }
+
+// A member that ends within the head of its answer has answered nothing, wherever it ends: that
+// is told as a lost answer, and what is idempotent is asked again. A line that is whole, and
+// wrong, is garbage.
+func TestP76HalfAHeadIsNoAnswer(t *testing.T) {
+	var asked atomic.Int64
+	var said atomic.Pointer[string]
+	ends := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) > 1 {
+			_, _ = io.WriteString(rw, "whole")
+			return
+		}
+		c, _, _ := rw.(http.Hijacker).Hijack()
+		defer c.Close()
+		_, _ = io.WriteString(c, *said.Load())
+	})
+	front := serve(t, start(t, ends).proxy(proxy.Config{Hold: time.Minute}).Lookup())
+	for _, row := range []struct {
+		head  string
+		again bool
+	}{
+		{"H", true},
+		{"HTTP/1.1 20", true},
+		{"HTTP/1.1 200 OK\r", true},
+		{"HTTP/1.1 200 OK\r\n", true},
+		{"HTTP/1.1 200 OK\r\nContent-Le", true},
+		{"HTTP/1.1 200 OK\r\nContent-Length: 5", true},
+		{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", true},
+		{"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 2", true},
+		{"no HTTP\r\n", false},
+		{"HTTP/1.1 200 OK\r\nno header\r\n\r\n", false},
+	} {
+		said.Store(&row.head)
+		for _, c := range []struct{ method, want string }{{"POST", "502 outcome_unknown"}, {"GET", "200 "}} {
+			asked.Store(0)
+			want, tries := c.want, int64(1)
+			if !row.again {
+				want = "502 upstream_error"
+			} else if c.method == "GET" {
+				tries = 2
+			}
+			code, h, body := ask(t, c.method, front.URL, "k", "")
+			if got := fmt.Sprint(code, " ", h.Get(proxy.HeaderReason)); got != want || asked.Load() != tries {
+				t.Errorf("%s, the member says %q: %s %s behind %d tries, want %s behind %d", c.method, row.head, got, body, asked.Load(), want, tries)
+			}
+		}
+	}
+}

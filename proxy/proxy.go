@@ -95,6 +95,7 @@ type exchange struct {
 	key        []byte
 	keyspace   []string
 	kept       []byte // the body; nil: it is passed on as it comes
+	paced      *paced // the one that is passed on; nil: it may take its time, or is kept
 	fixed      bool   // target is asked, and nobody else
 	target     router.Target
 	tries      int
@@ -158,7 +159,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, do func(x *exchang
 		if broke == http.ErrAbortHandler && x.err == nil {
 			x.err, x.tag = errHalf, UpstreamError
 		}
-		if r.Context().Err() != nil && x.err != nil {
+		if r.Context().Err() != nil && x.err != nil && x.status != http.StatusRequestTimeout {
 			x.tag = Canceled
 		}
 		if p.cfg.OnResult != nil {
@@ -216,16 +217,18 @@ func (p *Proxy) keep(x *exchange, r *http.Request) (release func(), err error) {
 			r.Body = http.MaxBytesReader(x.ResponseWriter, r.Body, p.cfg.MaxBody)
 		}
 	}
+	control := http.NewResponseController(x.ResponseWriter)
 	n := r.ContentLength
 	if n <= 0 || n > p.cfg.MaxReplay || r.Header.Get("Expect") != "" {
+		x.pace(r, control, p.cfg.BodySilence)
 		return release, nil
 	}
 	if p.kept.Add(n) > p.cfg.MaxReplayTotal {
 		p.kept.Add(-n)
+		x.pace(r, control, p.cfg.BodySilence)
 		return release, nil
 	}
 	release = func() { p.kept.Add(-n) }
-	control := http.NewResponseController(x.ResponseWriter)
 	timed := control.SetReadDeadline(time.Now().Add(p.cfg.BodyWithin)) == nil
 	kept := make([]byte, n)
 	if _, err := io.ReadFull(r.Body, kept); err != nil {
@@ -265,6 +268,9 @@ func (p *Proxy) answered(resp *http.Response) error {
 			return err
 		}
 	}
+	if x.paced != nil && (x.paced.shared || resp.StatusCode == http.StatusSwitchingProtocols) {
+		x.paced.free()
+	}
 	h := resp.Header
 	for _, name := range own {
 		delete(h, name)
@@ -295,6 +301,9 @@ func (p *Proxy) failed(_ http.ResponseWriter, out *http.Request, err error) {
 // fail answers a request that no member answered.
 func (p *Proxy) fail(x *exchange, r *http.Request, err error) {
 	err = cause(err)
+	if x.paced != nil && r.Context().Err() != nil {
+		err = x.paced.cause(err)
+	}
 	q := problemOf(err)
 	x.err = err
 	if x.tag == "" || q.tag != UpstreamError {
@@ -304,7 +313,7 @@ func (p *Proxy) fail(x *exchange, r *http.Request, err error) {
 	if x.hijacked {
 		return // nobody would understand
 	}
-	if r.Context().Err() != nil {
+	if r.Context().Err() != nil && q.Status != http.StatusRequestTimeout {
 		// The caller has gone, or has closed its half only: then to return would tell it 200.
 		panic(http.ErrAbortHandler)
 	}

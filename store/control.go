@@ -77,7 +77,7 @@ func (s *Store) bind(ctx context.Context) error {
 	answer, err := s.client.GetKeyspace(ctx, s.cfg.Keyspace)
 	switch {
 	case errors.Is(err, client.ErrClusterMismatch):
-		return fatalError{fmt.Errorf("%w: this workdir is of another cluster; check --coordinator-addr, or, if that cluster is restored from a backup of this one, start the store with --rebind once", err)}
+		return otherCluster(err)
 	case err != nil:
 		return err
 	}
@@ -93,6 +93,11 @@ func (s *Store) bind(ctx context.Context) error {
 	return nil
 }
 
+// otherCluster says what to do about coordinators that are of another cluster than the workdir.
+func otherCluster(err error) error {
+	return fatalError{fmt.Errorf("%w: this workdir is of another cluster; check --coordinator-addr; for a new store of that cluster, name an empty --workdir; if that cluster is restored from a backup of this one, start the store with --rebind once", err)}
+}
+
 // watch follows the keyspace until ctx ends.
 func (s *Store) watch(ctx context.Context) error {
 	first := sync.OnceFunc(func() { close(s.followed) })
@@ -101,7 +106,7 @@ func (s *Store) watch(ctx context.Context) error {
 		for b, err := range s.client.WatchRegions(ctx, client.Position{}, client.In(s.cfg.Keyspace), client.WithMembers()) {
 			switch {
 			case errors.Is(err, client.ErrClusterMismatch):
-				return fatalError{err}
+				return otherCluster(err)
 			case err != nil:
 				return err
 			}
@@ -151,6 +156,9 @@ func (s *Store) concerns(r *rootv1.Region) bool {
 // that the last one ran on.
 func (s *Store) register(ctx context.Context, nonce uint64) error {
 	last, err := s.client.GetMember(ctx, s.self, client.Strong())
+	if errors.Is(err, client.ErrClusterMismatch) {
+		return otherCluster(err)
+	}
 	if err != nil && !errors.Is(err, client.ErrMemberNotFound) {
 		return err
 	}
@@ -161,6 +169,8 @@ func (s *Store) register(ctx context.Context, nonce uint64) error {
 		Id: string(s.self), Address: s.cfg.Advertise, Kind: "store", StartNonce: nonce, Keyspaces: []string{s.cfg.Keyspace},
 	}, last.GetMember().GetIncarnation())
 	switch {
+	case errors.Is(err, client.ErrClusterMismatch):
+		return otherCluster(err)
 	case errors.Is(err, client.ErrMemberRetired), errors.Is(err, client.ErrInvalidRequest), errors.Is(err, client.ErrPermissionDenied):
 		return fatalError{err}
 	case err == nil:

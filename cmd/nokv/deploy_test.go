@@ -304,7 +304,10 @@ type kubeContainer struct {
 			} `yaml:"fieldRef"`
 		} `yaml:"valueFrom"`
 	} `yaml:"env"`
-	Args           []string   `yaml:"args"`
+	Args      []string `yaml:"args"`
+	Resources struct {
+		Requests, Limits map[string]string
+	} `yaml:"resources"`
 	Ports          []kubePort `yaml:"ports"`
 	ReadinessProbe struct {
 		HTTPGet struct {
@@ -370,6 +373,10 @@ func kubernetesRecipe(t *testing.T) (lines []*commandLine) {
 		if set.Spec.ServiceName != service.Metadata.Name || service.Spec.ClusterIP != "None" || budget.Spec.MaxUnavailable != 1 || set.Spec.PodManagementPolicy != "Parallel" {
 			t.Errorf("%s: pods have no names of their own, or more than one may go at a time", file)
 		}
+		// Without the root nobody is ready, and all are asked on.
+		if !service.Spec.PublishNotReadyAddresses {
+			t.Errorf("%s: the name of a pod that is not ready is nowhere", file)
+		}
 		for n := range set.Spec.Replicas {
 			lines = append(lines, podLines(t, set, service, n+set.Spec.Ordinals.Start)...)
 		}
@@ -391,6 +398,9 @@ func podLines(t *testing.T, set, service kubeObject, ordinal int) (lines []*comm
 				t.Errorf("%s: there is no field %q", name, e.ValueFrom.FieldRef.FieldPath)
 			}
 			l.env[e.Name] = value
+		}
+		if c.Resources.Requests["cpu"] == "" || c.Resources.Requests["memory"] == "" || c.Resources.Limits["memory"] == "" {
+			t.Errorf("%s: resources are %v", name, c.Resources)
 		}
 		get := c.ReadinessProbe.HTTPGet
 		l.probed[fmt.Sprint(get.Port)] = get.Path
@@ -442,8 +452,11 @@ func composeRecipe(t *testing.T) (lines []*commandLine) {
 	type service struct {
 		Image, Hostname, Command, Restart string
 		StopGrace                         string `yaml:"stop_grace_period"`
-		Build                             struct{ Context, Dockerfile string }
-		Volumes, Ports                    []string
+		Build                             struct {
+			Context, Dockerfile string
+			More                map[string]string `yaml:"additional_contexts"`
+		}
+		Volumes, Ports []string
 	}
 	var file struct {
 		Name     string
@@ -456,6 +469,10 @@ func composeRecipe(t *testing.T) (lines []*commandLine) {
 		t.Fatal(err)
 	}
 	for name, s := range file.Services {
+		// An image that another one is made from is made before it.
+		if from, member := file.Services[strings.TrimPrefix(s.Build.More["nokv"], "service:")], s.Build.Dockerfile == "deploy/Dockerfile.member"; member && from.Build.Dockerfile != "deploy/Dockerfile" {
+			t.Errorf("%s is built of an image that nothing here builds", name)
+		}
 		l := &commandLine{where: "service " + name, args: strings.Fields(s.Command)}
 		if s.StopGrace != "" {
 			var err error
@@ -507,7 +524,7 @@ func systemdRecipe(t *testing.T) (lines []*commandLine) {
 		}
 	}
 	known := map[string][]string{
-		"Unit":    {"Description", "Wants", "After"},
+		"Unit":    {"Description", "Wants", "After", "StartLimitIntervalSec"},
 		"Service": {"User", "EnvironmentFile", "StateDirectory", "ExecStart", "Restart", "RestartSec", "TimeoutStopSec", "LimitNOFILE", "KillMode"},
 		"Install": {"WantedBy"},
 	}
@@ -528,7 +545,7 @@ func systemdRecipe(t *testing.T) (lines []*commandLine) {
 		}
 		args, ok := strings.CutPrefix(said["ExecStart"], "/usr/local/bin/nokv ")
 		stop, err := time.ParseDuration(said["TimeoutStopSec"] + "s")
-		if !ok || err != nil || said["EnvironmentFile"] != "/etc/nokv/nokv.env" || said["Restart"] == "" || said["WantedBy"] == "" {
+		if !ok || err != nil || said["EnvironmentFile"] != "/etc/nokv/nokv.env" || said["Restart"] == "" || said["StartLimitIntervalSec"] != "0" || said["WantedBy"] == "" {
 			t.Errorf("%s says %v", unit, said)
 		}
 		for n := range 3 {

@@ -131,7 +131,8 @@ func TestTwoDevs(t *testing.T) {
 		}
 		return "none"
 	}
-	first := startDev(t, env, t.TempDir())
+	at := t.TempDir()
+	first := startDev(t, env, at)
 	cli("keyspace", "create", "first")
 	second := startDev(t, env, t.TempDir())
 	cli("keyspace", "create", "second")
@@ -139,6 +140,14 @@ func TestTwoDevs(t *testing.T) {
 	cli("keyspace", "create", "third")
 	if name := found(); name != "third" {
 		t.Errorf("of three the %s is found", name)
+	}
+	of := append(slices.Clone(env), "NOKV_COORDINATOR_ADDR="+strings.Join(readDevFile(filepath.Join(at, "dev.json")).Coordinators, ","))
+	if r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: of, Args: []string{"events", "--keyspace", "first"}}); r.Code != 0 {
+		t.Errorf("of the one whose coordinators are named, the root peers are not found: exit status %d\n%s", r.Code, r.Stderr)
+	}
+	of = append(slices.Clone(env), "NOKV_COORDINATOR_ADDR=127.0.0.1:1")
+	if r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: of, Args: []string{"events"}}); r.Code == 0 || !strings.Contains(r.Stderr, "--root-peer") {
+		t.Errorf("root peers of coordinators that do not answer: exit status %d\n%s", r.Code, r.Stderr)
 	}
 	third.Kill()
 	if name := found(); name != "second" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/config"
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
 )
 
@@ -155,11 +158,11 @@ func (d *devFile) certificates(flagValue string) string {
 	return flagValue
 }
 
-// resolve finds the root peers that the root commands talk to: the flag, a running
-// `nokv dev`, the documented ports.
-func (r *rootFlags) resolve() (map[uint64]string, *mtls.Source, error) {
-	peers, dir := r.peers.peers, *r.certs
-	if len(peers) == 0 {
+// resolve finds the root peers that the root commands talk to: the flag, those of the
+// coordinators that the environment names, a running `nokv dev`, the documented ports.
+func (r *rootFlags) resolve(ctx context.Context) (map[uint64]string, *mtls.Source, error) {
+	peers, dir, env := r.peers.peers, *r.certs, os.Getenv("NOKV_COORDINATOR_ADDR")
+	if len(peers) == 0 && env == "" {
 		addrs := []string{"127.0.0.1:2380", "127.0.0.1:2381", "127.0.0.1:2382"}
 		if d := runningDev(); d != nil {
 			addrs, dir = d.RootPeers, d.certificates(dir)
@@ -170,7 +173,37 @@ func (r *rootFlags) resolve() (map[uint64]string, *mtls.Source, error) {
 		}
 	}
 	certs, err := certificates(dir, cliLogger(*r.verbose))
+	if err == nil && len(peers) == 0 {
+		peers, err = r.peersOf(ctx, env, certs)
+		r.peers.peers = peers // which are asked for once
+	}
 	return peers, certs, err
+}
+
+// peersOf are the root peers of the cluster of coordinators.
+func (r *rootFlags) peersOf(ctx context.Context, env string, certs *mtls.Source) (map[uint64]string, error) {
+	addrs, err := splitAddrs("NOKV_COORDINATOR_ADDR", env)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := client.New(client.Config{Endpoints: addrs, TLS: certs, DefaultTimeout: 5 * time.Second, Logger: cliLogger(*r.verbose)})
+	if err != nil {
+		return nil, usagef("%s", err)
+	}
+	defer cl.Close()
+	t := target{addrs, certs, "That is what NOKV_COORDINATOR_ADDR says, and where root peers are was to be asked there: say it with --root-peer ID=ADDR"}
+	if err := t.letsIn(ctx, principal.Coordinator, patience); err != nil {
+		return nil, err
+	}
+	s, err := cl.Status(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	peers := make(map[uint64]string, len(s.GetRootPeers()))
+	for _, p := range s.GetRootPeers() {
+		peers[p.GetNodeId()] = p.GetAddress()
+	}
+	return peers, nil
 }
 
 func splitAddrs(what, s string) ([]string, error) {

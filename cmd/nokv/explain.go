@@ -18,7 +18,8 @@ import (
 )
 
 // explain is an error in one line for people: what a server said, or why no
-// server said anything, without the layers that the error came through.
+// server said anything, without the layers that the error came through. What stands behind
+// what the server said is the way out, and stays.
 func explain(err error) string {
 	if refused, ok := errors.AsType[*mtls.Refusal](err); ok {
 		return refused.Sentence
@@ -30,7 +31,8 @@ func explain(err error) string {
 	late := errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case ce.Detail != nil && !late:
-		return (&reason.Error{Detail: ce.Detail}).Error()
+		_, wayOut, _ := strings.Cut(err.Error(), ce.Error())
+		return (&reason.Error{Detail: ce.Detail}).Error() + plain(wayOut)
 	case len(ce.Tries) == 0:
 		return plain(err.Error())
 	}

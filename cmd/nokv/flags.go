@@ -47,7 +47,7 @@ func (f *flags) parse(args []string) ([]string, error) {
 	var positional []string
 	for {
 		if err := f.Parse(args); err != nil {
-			return nil, readable(err)
+			return nil, f.readable(err)
 		}
 		rest := f.Args()
 		if len(rest) == 0 {
@@ -62,18 +62,22 @@ func (f *flags) parse(args []string) ([]string, error) {
 
 // flagErrors are the standard package's words and ours.
 var flagErrors = strings.NewReplacer(
-	"flag provided but not defined: ", "there is no flag ",
 	"flag needs an argument: ", "a value is missing behind ",
 	"parse error", "want a whole number that is not negative",
 	"value out of range", "the number is too large",
 )
 
 // readable says what is wrong with a flag: -count "x": want a whole number.
-func readable(err error) error {
+func (f *flags) readable(err error) error {
 	if errors.Is(err, errHelp) {
 		return err
 	}
 	text := err.Error()
+	if unknown, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
+		var names []string
+		f.VisitAll(func(x *flag.Flag) { names = append(names, x.Name) })
+		return fmt.Errorf("there is no flag -%s%s", unknown, suggest(unknown, names))
+	}
 	if rest, ok := strings.CutPrefix(text, "invalid boolean value "); ok {
 		return errors.New(strings.Replace(rest, "parse error", "want true or false", 1))
 	}

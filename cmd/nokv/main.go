@@ -13,7 +13,6 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"sort"
 	"strings"
 	"syscall"
 
@@ -141,7 +140,14 @@ func find(cmd *command, args []string) (*command, string, []string) {
 
 func usageOfGroup(cmd *command, path string, rest []string, w io.Writer) error {
 	if len(rest) > 0 && !isHelp(rest[0]) {
-		return usagef("there is no command %q%s", rest[0], nearest(cmd, rest[0]))
+		if strings.HasPrefix(rest[0], "-") {
+			return usagef("a command comes first, and %s and other flags behind it", rest[0])
+		}
+		var names []string
+		for _, c := range cmd.children {
+			names = append(names, c.name)
+		}
+		return usagef("there is no command %q%s", rest[0], suggest(rest[0], names))
 	}
 	out := new(bytes.Buffer)
 	fmt.Fprintf(out, "%s: %s\n\nUsage: %s <command> [flags]\n\nCommands:\n", path, cmd.summary, path)
@@ -155,21 +161,6 @@ func usageOfGroup(cmd *command, path string, rest []string, w io.Writer) error {
 }
 
 func isHelp(s string) bool { return s == "help" || s == "-h" || s == "-help" || s == "--help" }
-
-// nearest suggests a command that starts alike.
-func nearest(cmd *command, word string) string {
-	var names []string
-	for _, c := range cmd.children {
-		if word != "" && strings.HasPrefix(c.name, word[:1]) {
-			names = append(names, c.name)
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	sort.Strings(names)
-	return ". Did you mean " + strings.Join(names, " or ") + "?"
-}
 
 // usageError is a wrong command line.
 type usageError struct{ text string }

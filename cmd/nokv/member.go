@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/coordinator/liveness"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -71,8 +72,12 @@ type listedOutput struct {
 }
 
 func showMember(m *rootv1.Member, owned *uint64) memberOutput {
+	state := word(m.GetState().String(), "MEMBER_STATE_")
+	if liveness.Left(m) {
+		state = "left"
+	}
 	return memberOutput{
-		ID: m.GetId(), Address: m.GetAddress(), ProbeAddress: m.GetProbeAddress(), Kind: m.GetKind(), State: word(m.GetState().String(), "MEMBER_STATE_"),
+		ID: m.GetId(), Address: m.GetAddress(), ProbeAddress: m.GetProbeAddress(), Kind: m.GetKind(), State: state,
 		Reason: m.GetReason(), Incarnation: m.GetIncarnation(), Capacity: m.GetCapacity(), Labels: m.GetLabels(), Keyspaces: m.GetKeyspaces(),
 		Verdict: m.GetSignals(), Regions: owned,
 	}

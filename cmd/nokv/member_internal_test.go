@@ -73,3 +73,21 @@ func TestHealthOfWhoIsNotJudged(t *testing.T) {
 		t.Errorf("of one that is damped it says %q", why)
 	}
 }
+
+// What left as it was to is shown apart from what failed.
+func TestMembersThatLeftAreShownAsThat(t *testing.T) {
+	for _, c := range []struct {
+		state   rootv1.MemberState
+		signals []string
+		want    string
+	}{
+		{rootv1.MemberState_MEMBER_STATE_FAILED, []string{"goodbye", "gone", "drained"}, "left"},
+		{rootv1.MemberState_MEMBER_STATE_FAILED, []string{"goodbye", "gone"}, "failed"},
+		{rootv1.MemberState_MEMBER_STATE_DRAINING, []string{"goodbye"}, "draining"},
+		{rootv1.MemberState_MEMBER_STATE_ACTIVE, nil, "active"},
+	} {
+		if got := showMember(&rootv1.Member{Id: "m1", State: c.state, Signals: c.signals}, nil); got.State != c.want {
+			t.Errorf("%v by %v is shown as %s, want %s", c.state, c.signals, got.State, c.want)
+		}
+	}
+}

@@ -58,6 +58,7 @@ not requests. Ctrl-C or SIGTERM lets requests come to their end, for --drain at 
 			f.BoolVar(&s.quiet, "no-access-log", false, "write no line for each request")
 			f.Int64Var(&s.maxBody, "max-body", 64<<20, "longest body of a request in `bytes`; -1: any")
 			s.timeout = f.duration("timeout", 30*time.Second, "`time` that an answer of a member is waited for")
+			s.silence = f.duration("body-silence", 30*time.Second, "`time` that the next bytes of a body are waited for")
 			s.hold = f.duration("hold", 5*time.Second, "`time` that a request that was not run is held while its region moves")
 			s.drain = f.duration("drain", 10*time.Second, "`time` that requests have to come to their end when this process ends")
 			f.StringVar(&s.level, "log-level", "warn", "`trace, debug, info, warn, error or off`")
@@ -80,7 +81,7 @@ type proxyServer struct {
 	addr, metricsAddr, level                  string
 	claim, h2c, plain, insecure, trust, quiet bool
 	maxBody                                   int64
-	timeout, hold, drain                      *time.Duration
+	timeout, silence, hold, drain             *time.Duration
 	ends                                      endpointFlags
 
 	proxy    *proxy.Proxy
@@ -105,8 +106,8 @@ func (s *proxyServer) key() (proxy.Key, error) {
 		return nil, usagef("--keyspace is required: whose keys requests have")
 	case n != 1:
 		return nil, usagef("say where the key is, once: --key-header X-Game, --key-path /games/{key}/... or --key-query game")
-	case *s.timeout == 0 || *s.hold == 0:
-		return nil, usagef("--timeout and --hold: want more than 0")
+	case *s.timeout == 0 || *s.silence == 0 || *s.hold == 0:
+		return nil, usagef("--timeout, --body-silence and --hold: want more than 0")
 	case s.maxBody < -1 || s.maxBody == 0:
 		return nil, usagef("--max-body %d: want bytes, or -1", s.maxBody)
 	case hclog.LevelFromString(s.level) == hclog.NoLevel:
@@ -177,7 +178,7 @@ func (s *proxyServer) run(ctx context.Context, e *env) error {
 		s.tags[tag] = new(atomic.Uint64)
 	}
 	if s.proxy, err = proxy.New(proxy.Config{
-		Router: s.router, Key: key, Pins: proxy.NewPins(s.router, s.keyspace), ClaimOnMiss: s.claim, TLS: t.certs, H2C: s.h2c, Timeout: *s.timeout, Hold: *s.hold, MaxBody: s.maxBody,
+		Router: s.router, Key: key, Pins: proxy.NewPins(s.router, s.keyspace), ClaimOnMiss: s.claim, TLS: t.certs, H2C: s.h2c, Timeout: *s.timeout, BodySilence: *s.silence, Hold: *s.hold, MaxBody: s.maxBody,
 		TrustForwarded: s.trust, OnResult: func(r proxy.Result) { s.over(lines, r) }, Logger: logger,
 	}); err != nil {
 		return usagef("%s", err)

@@ -35,7 +35,7 @@ func (f *flags) root() *rootFlags { return f.rootWithin(5 * time.Second) }
 
 func (f *flags) rootWithin(timeout time.Duration) *rootFlags {
 	r := &rootFlags{}
-	f.Var(&r.peers, "root-peer", "root peer `ID=ADDR`: its node id and gRPC address; repeat for each (default: a running `nokv dev`, then 127.0.0.1:2380 to 2382)")
+	f.Var(&r.peers, "root-peer", "root peer `ID=ADDR`: its node id and gRPC address; repeat for each (default: those of the coordinators in NOKV_COORDINATOR_ADDR, of a running `nokv dev`, 127.0.0.1:2380 to 2382)")
 	r.certs = f.certsFlag()
 	r.timeout = f.duration("timeout", timeout, "`time` to wait for the whole command")
 	r.verbose = f.Bool("v", false, "log retries to standard error")
@@ -49,7 +49,7 @@ func (r *rootFlags) call(ctx context.Context, timeout time.Duration, fn func(con
 
 // callAs is call by a reader with an id: it is told the secrets.
 func (r *rootFlags) callAs(ctx context.Context, reader string, timeout time.Duration, fn func(context.Context, *rootclient.Client) error) error {
-	peers, certs, err := r.resolve()
+	peers, certs, err := r.resolve(ctx)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (r *rootFlags) callAs(ctx context.Context, reader string, timeout time.Dura
 
 // letsIn fails fast when no root peer is there, or none lets this process in.
 func (r *rootFlags) letsIn(ctx context.Context) error {
-	peers, certs, err := r.resolve()
+	peers, certs, err := r.resolve(ctx)
 	if err != nil {
 		return err
 	}

@@ -137,7 +137,7 @@ func (o *storeOptions) resolve(s *serverFlags) (*store.Config, string, error) {
 	cfg.Advertise = o.addrs.peers[*o.id]
 	switch {
 	case coordinators == "":
-		return nil, "", usagef("--coordinator-addr is required: host:port of one coordinator or more")
+		return nil, "", usagef("--coordinator-addr or NOKV_COORDINATOR_ADDR is required: host:port of one coordinator or more")
 	case cfg.Workdir == "":
 		return nil, "", usagef("--workdir is required: a folder of this store alone")
 	case cfg.Heartbeat == 0:

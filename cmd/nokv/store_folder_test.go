@@ -60,3 +60,18 @@ func TestN65OlderFolders(t *testing.T) {
 	s.status(0, leading)
 	s.wantAll(map[string]string{"a": "old"})
 }
+
+// A folder of another cluster is told by name, with what may be done about it.
+func TestN65FoldersOfAnotherCluster(t *testing.T) {
+	s := startStores(t, newCluster(t, 1))
+	s.processes[0].Signal(syscall.SIGTERM)
+	if code := s.processes[0].Wait(hostedWithin); code != 0 {
+		t.Fatalf("exit status %d after SIGTERM", code)
+	}
+	other := newCluster(t, 1)
+	settle(t, other)
+	r := other.Run("serve", "--coordinator-addr", other.Coordinators(), "--store-id", "1", "--workdir", s.workdir(0), "--addr", s.addrs[0])
+	if r.Code != exitRefused || !strings.Contains(r.Stderr, "this workdir is of another cluster") || !strings.Contains(r.Stderr, "an empty --workdir") {
+		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
+	}
+}

@@ -19,12 +19,12 @@ var tutorials = map[string]struct {
 	ports []int
 	judge func(t *testing.T, said string)
 }{
-	"any-language.md": {[]string{"python3", "curl"}, []int{8080, 8081, 9001, 9002, 9003}, judgeAnyLanguage},
-	"database.md":     {[]string{"awk", "sed"}, []int{20161, 20162, 20163}, judgeDatabase},
-	"actors.md":       {[]string{"awk", "sed", "curl"}, nil, judgeActors},
-	"games.md":        {[]string{"curl"}, []int{8070, 8071}, judgeGames},
-	"tenantpool.md":   {[]string{"curl", "initdb", "postgres"}, []int{8090}, judgeTenantPool},
-	"streams.md":      {[]string{"awk", "sed"}, nil, judgeStreams},
+	"any-language.md": {[]string{"pkill", "python3", "curl"}, []int{8080, 8081, 9001, 9002, 9003}, judgeAnyLanguage},
+	"database.md":     {[]string{"pkill", "awk", "sed"}, []int{20161, 20162, 20163}, judgeDatabase},
+	"actors.md":       {[]string{"pkill", "awk", "sed", "curl"}, nil, judgeActors},
+	"games.md":        {[]string{"pkill", "curl"}, []int{8070, 8071}, judgeGames},
+	"tenantpool.md":   {[]string{"pkill", "curl", "initdb", "postgres"}, []int{8090}, judgeTenantPool},
+	"streams.md":      {[]string{"pkill", "awk", "sed"}, nil, judgeStreams},
 }
 
 // Every tutorial, word for word: what it has for a shell is run by one.
@@ -158,7 +158,7 @@ func judgeStreams(t *testing.T, said string) {
 func judgeGames(t *testing.T, said string) {
 	var cores []string
 	for _, want := range []string{"turn 1 of ann is made: game 1, moves 3", "turn 2 of ann is made: game 1, moves 34", "turn 3 of ann is made: game 1, moves 343"} {
-		cores = append(cores, oneOf(t, said, regexp.QuoteMeta(want)+`, won by nobody; core (c[1-3]), process`))
+		cores = append(cores, oneOf(t, said, regexp.QuoteMeta(want)+`, won by nobody; core (core-[1-3]), process`))
 	}
 	if cores[0] != cores[1] || cores[1] == cores[2] {
 		t.Errorf("moves were made at %v", cores)

@@ -28,3 +28,27 @@ func TestMembersWords(t *testing.T) {
 		}
 	}
 }
+
+// A word that is nearly one of this program's is answered with that one, and no others.
+func TestNearWords(t *testing.T) {
+	for line, want := range map[string]string{
+		"statu":                    `"statu". Did you mean status? (`,
+		"stauts":                   `"stauts". Did you mean status? (`,
+		"coord":                    `Did you mean coordinator? (`,
+		"regin":                    `Did you mean region? (`,
+		"explain":                  `"explain" (`,
+		"keyspace lits":            `Did you mean list? (`,
+		"x":                        `"x" (`,
+		"-o json":                  "a command comes first",
+		"tenure -o json":           "a command comes first",
+		"worker --id w --keyspace": "there is no flag -keyspace. Did you mean keyspaces? (",
+		"dev --memb 3":             "Did you mean members? (",
+		"dev --membrs=3":           "Did you mean members? (",
+		"dev --nonsense":           "there is no flag -nonsense (",
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), strings.Fields(line), &env{stdout: &stdout, stderr: &stderr}); code != exitUsage || !strings.Contains(stdout.String()+stderr.String(), want) {
+			t.Errorf("nokv %s: exit status %d, %s%s, want %s", line, code, &stdout, &stderr, want)
+		}
+	}
+}

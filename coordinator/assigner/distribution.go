@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -25,7 +26,8 @@ type Distribution struct {
 	LoadMean float64 `json:"load_mean"`
 }
 
-// Nodes are how many members are in which state. The field names stay.
+// Nodes are how many members are in which state; those that left as they were to are not among
+// them. The field names stay.
 type Nodes struct {
 	Active   int `json:"active"`
 	Draining int `json:"draining"`
@@ -61,7 +63,9 @@ func (a *Raw) distribution(v *Vars) {
 		case rootv1.MemberState_MEMBER_STATE_DRAINING:
 			v.Nodes.Draining++
 		case rootv1.MemberState_MEMBER_STATE_FAILED:
-			v.Nodes.Failed++
+			if !liveness.Left(m) {
+				v.Nodes.Failed++
+			}
 			return true
 		default:
 			return true

@@ -40,8 +40,11 @@ func (a *Raw) pass(v liveness.Verdict) {
 		MemberId: string(v.Member), Incarnation: v.Incarnation, State: rootv1.MemberState_MEMBER_STATE_FAILED,
 		Reason: v.Reason(), Signals: v.Signals.Names(),
 	}
+	if m := a.st.Member(v.Member); m.GetState() == rootv1.MemberState_MEMBER_STATE_DRAINING && a.st.MemberRegionCount(v.Member) == 0 {
+		change.Signals = append(change.Signals, liveness.DrainedSignal)
+	}
 	level, what := hclog.Warn, "member has failed"
-	if v.Signals&liveness.Gone != 0 {
+	if v.Signals&liveness.Gone != 0 || slices.Contains(change.Signals, liveness.DrainedSignal) {
 		level, what = hclog.Info, "member has left"
 	}
 	a.cfg.Logger.Log(level, what, "member", string(v.Member), "incarnation", v.Incarnation, "why", v.Reason(),

@@ -108,6 +108,7 @@ func NewRaw(cfg RawConfig) *Raw {
 // tickLocked is the moment for core: it never decreases.
 func (a *Raw) tickLocked() clock.Instant {
 	a.now = max(a.now, a.cfg.Clock.Now())
+	a.core.Noticed(a.now)
 	return a.now
 }
 

@@ -131,6 +131,15 @@ func New(s Settings) *Core {
 	return &Core{s: s.withDefaults(), members: map[rooted.MemberID]*member{}, pools: newPools()}
 }
 
+// Noticed tells the time before anything else is told at it. When what was due is done so late that
+// the process stood still, silence counts from here: what members sent has not been read.
+func (c *Core) Noticed(now clock.Instant) {
+	if len(c.timers) == 0 || now.Sub(c.timers[0].at) < LeastInterval/2 {
+		return
+	}
+	c.pools.stoodStill(now.Sub(c.timers[0].at), now)
+}
+
 // SetHoldings gives the newest view of what members own.
 func (c *Core) SetHoldings(owned Holdings) { c.owned = owned }
 

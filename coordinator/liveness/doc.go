@@ -11,8 +11,8 @@
 //     it is gone; whoever waits for its process said that it ended. A reset, a timeout,
 //     silence and an address that accepts prove nothing.
 //  3. Without proof a verdict comes after silence that nobody else contradicts, counted
-//     from no earlier than when this era began, and not before the fences of all that
-//     the member owns have run out.
+//     from no earlier than when this era began, or this process last stood still, and not
+//     before the fences of all that the member owns have run out.
 //  4. A fence runs out when its ttl, stretched by the bound of clock rates, has passed
 //     since the incarnation was last confirmed, or since this era began, whichever is
 //     later. Behind a verdict an incarnation is never confirmed again.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nokv/nokv/internal/clock"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -32,6 +33,9 @@ type class struct {
 	watched bool
 	// pools are those that the names name.
 	pools []*pool
+	// awake is when this process last stood still for so long that members of the class may
+	// look dead.
+	awake clock.Instant
 }
 
 // pools are the assigned keyspaces, and the classes of members over them.
@@ -158,4 +162,14 @@ func (c *class) add(k *pool) {
 		return
 	}
 	c.terms = c.terms.strictest(k.terms)
+}
+
+// stoodStill notes that this process did nothing for a time. A member that sent frames until
+// then and does so again is silent for less than the rest of what death takes.
+func (p *pools) stoodStill(d time.Duration, now clock.Instant) {
+	for _, c := range p.classes {
+		if d >= c.dead/2 {
+			c.awake = now
+		}
+	}
 }

@@ -240,7 +240,7 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 	if m.told < m.vanished || m.told < c.began {
 		next = min(next, c.ask(m, b, now))
 	}
-	last := max(m.heard, m.elsewhere, m.known, c.began)
+	last := max(m.heard, m.elsewhere, m.known, c.began, m.class.awake)
 	patience := m.class.dead
 	if m.signals&StreamClosed != 0 && m.class.closedDead && !c.probed(m) {
 		patience = m.class.suspect

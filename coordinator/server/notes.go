@@ -124,7 +124,9 @@ func (v *served) count(ctx context.Context, resp *coordinatorv1.StatusResponse) 
 		case rootv1.MemberState_MEMBER_STATE_DRAINING:
 			resp.MembersDraining++
 		case rootv1.MemberState_MEMBER_STATE_FAILED:
-			resp.MembersFailed++
+			if !liveness.Left(m) {
+				resp.MembersFailed++
+			}
 			return true
 		default:
 			return true

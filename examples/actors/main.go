@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -41,7 +42,7 @@ func run(ctx context.Context, args []string) error {
 	ends := f.String("coordinator-addr", os.Getenv("NOKV_COORDINATOR_ADDR"), "`addresses` of coordinators")
 	actors := f.Int("actors", 2000, "how many actors are called")
 	rate := f.Float64("rate", 500, "calls a second")
-	if err := f.Parse(args); err != nil {
+	if err := demo.Parse(f, args, 0); err != nil {
 		return err
 	}
 	switch {
@@ -74,6 +75,7 @@ func serve(ctx context.Context, c *client.Client, id, dir string) error {
 	}
 	m, err := member.New(member.Config{
 		ID: id, Address: lis.Addr().String(), ProbeAddress: "127.0.0.1:0", Keyspaces: []string{keyspace}, Client: c,
+		Logger: demo.Logger(),
 	})
 	if err != nil {
 		return errors.Join(err, lis.Close())
@@ -83,25 +85,32 @@ func serve(ctx context.Context, c *client.Client, id, dir string) error {
 	defer stop()
 	server := &http.Server{Handler: n.routes(m), ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
-	go func() {
+	var all sync.WaitGroup
+	all.Go(func() {
 		defer stop()
 		served <- server.Serve(lis)
-	}()
-	go n.tell(running)
-	go func() {
+	})
+	all.Go(func() { n.tell(running) })
+	all.Go(func() {
 		defer stop()
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case <-running.Done(): // it ends by itself
+			return
+		}
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 		defer cancel()
 		if err := m.Drain(drain, "the node was asked to end"); err != nil {
 			fmt.Println("not drained:", err)
 		}
-	}()
+	})
 	err = m.Run(running, n)
+	stop()
 	// The next owners are answered to the end; behind it they read the files.
 	shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = server.Shutdown(shut)
+	all.Wait()
 	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
 		err = errors.Join(err, ended)
 	}

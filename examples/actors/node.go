@@ -217,8 +217,12 @@ func (n *node) copy(ctx context.Context, s *slot, id rooted.RegionID, frontier s
 		return fmt.Errorf("copy slot %d from %s: %s", s.number, s.from, resp.Status)
 	}
 	var rest state
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxCopy)).Decode(&rest); err != nil {
-		return err
+	limited := &io.LimitedReader{R: resp.Body, N: maxCopy}
+	switch err := json.NewDecoder(limited).Decode(&rest); {
+	case err != nil && limited.N == 0:
+		return fmt.Errorf("copy slot %d from %s: it has more than %d MiB, and moves by its checkpoint", s.number, s.from, maxCopy>>20)
+	case err != nil:
+		return fmt.Errorf("copy slot %d from %s: %w", s.number, s.from, err)
 	}
 	if s.state.Actors == nil {
 		s.state.Actors = map[string]actor{}

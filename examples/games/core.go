@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -49,9 +50,22 @@ type board struct {
 	changed chan struct{} // closed when there is another state
 }
 
+// longestName is the longest name of a board, in bytes, that names its folder: file systems have names
+// of 255 bytes at most.
+const longestName = 100
+
+// folderOf is the name of a board's folder. A long name is in it as its hash, which is told by its
+// dash from what is a name.
+func folderOf(name string) string {
+	if len(name) <= longestName {
+		return hex.EncodeToString([]byte(name))
+	}
+	return fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(name)))
+}
+
 // Acquire reads a board, and begins the record of this owner.
 func (c *core) Acquire(_ context.Context, r member.Region) error {
-	rec, s, err := openRecord(filepath.Join(c.dir, hex.EncodeToString([]byte(r.Start))), r.ID, r.Epoch)
+	rec, s, err := openRecord(filepath.Join(c.dir, folderOf(r.Start)), r.ID, r.Epoch)
 	if err != nil {
 		return err
 	}

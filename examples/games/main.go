@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string) error {
 	page := f.String("page", pageAddress, "`address` of the page, on this machine")
 	boards := f.Int("boards", 150, "how many boards are played")
 	pace := f.Duration("pace", time.Second, "`time` between two moves on a board")
-	if err := f.Parse(args); err != nil {
+	if err := demo.Parse(f, args, 2); err != nil {
 		return err
 	}
 	switch command {
@@ -86,6 +86,7 @@ func serve(ctx context.Context, id, dir string, coordinators []string) error {
 	}
 	m, err := member.New(member.Config{
 		ID: id, Address: lis.Addr().String(), ProbeAddress: "127.0.0.1:0", Keyspaces: []string{keyspace}, Client: cl,
+		Logger: demo.Logger(),
 	})
 	if err != nil {
 		return errors.Join(err, lis.Close())
@@ -96,7 +97,11 @@ func serve(ctx context.Context, id, dir string, coordinators []string) error {
 	server := &http.Server{Handler: c.routes(m), ReadHeaderTimeout: 10 * time.Second}
 	go func() { broken(server.Serve(lis)) }()
 	go func() {
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case <-running.Done(): // it ends by itself
+			return
+		}
 		drain, cancel := context.WithTimeout(running, endWithin)
 		defer cancel()
 		if err := m.Drain(drain, "the core was asked to end"); err != nil {

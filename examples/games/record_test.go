@@ -1,14 +1,18 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -28,6 +32,27 @@ func write(t *testing.T, r *record, s State) {
 	t.Helper()
 	if err := r.add(s); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Every key that there may be is the name of a board, with a folder of its own.
+func TestEveryNameHasAFolder(t *testing.T) {
+	long := strings.Repeat("b", longestName+1)
+	sum := sha256.Sum256([]byte(long))
+	seen := map[string]string{}
+	for _, name := range []string{
+		"a", "A", "\xff/..", string(sum[:]), "sha256-" + hex.EncodeToString(sum[:]), strings.Repeat("b", longestName), long, long + "b",
+		strings.Repeat("\xff", rooted.MaxKeyBytes),
+	} {
+		c := &core{dir: t.TempDir(), boards: map[rooted.RegionID]*board{}}
+		if err := c.Acquire(t.Context(), member.Region{ID: 7, Epoch: epoch(1), Start: name}); err != nil {
+			t.Errorf("a name of %d bytes: %v", len(name), err)
+		}
+		c.drop(7)
+		if other, ok := seen[folderOf(name)]; ok {
+			t.Errorf("%.50q and %.50q have one folder", name, other)
+		}
+		seen[folderOf(name)] = name
 	}
 }
 

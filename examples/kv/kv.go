@@ -115,6 +115,9 @@ func (k *kv) at(ctx context.Context, key string, call func(ctx context.Context, 
 			k.repaired.Add(1)
 		}
 	}
+	if err != nil && ctx.Err() != nil { // that is why, whatever a store said last
+		return ctx.Err()
+	}
 	return err
 }
 

@@ -34,7 +34,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	f := flag.NewFlagSet("kv "+command, flag.ContinueOnError)
 	ends := f.String("coordinator-addr", os.Getenv("NOKV_COORDINATOR_ADDR"), "`addresses` of coordinators")
-	if err := f.Parse(args); err != nil {
+	if err := demo.Parse(f, args, 0); err != nil {
 		return err
 	}
 	if command == "demo" {

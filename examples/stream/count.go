@@ -51,36 +51,83 @@ type state struct {
 	Counts map[string]uint64 `json:"counts"`
 }
 
-// Acquire goes on where the last checkpoint is.
+// Acquire goes on where the last checkpoint is. What the control plane was told to be counted
+// has to be in the input at least: else this is not the folder that it was counted in.
 func (c *counter) Acquire(_ context.Context, r member.Region) error {
-	p := &partition{number: r.Slot(), epoch: r.Epoch, done: make(chan struct{})}
+	p := &partition{number: r.Slot(), epoch: r.Epoch}
 	var err error
 	if p.state, _, err = newest(c.dir, p.number); err != nil {
 		return err
 	}
+	known := int64(0)
+	if r.Frontier != "" {
+		if known, err = strconv.ParseInt(r.Frontier, 10, 64); err != nil {
+			return fmt.Errorf("frontier of partition %d: %w", p.number, err)
+		}
+	}
 	if p.input, err = os.OpenFile(inputPath(c.dir, p.number), os.O_RDONLY|os.O_CREATE, 0o644); err != nil {
 		return err
 	}
-	if _, err = p.input.Seek(p.state.Offset, io.SeekStart); err != nil {
+	if err = errors.Join(p.check(c.dir, max(known, p.state.Offset)), p.begin()); err != nil {
 		return errors.Join(err, p.input.Close())
 	}
 	fmt.Printf("partition %d at %s from offset %d\n", p.number, p.epoch, p.state.Offset)
-	ctx, stop := context.WithCancel(context.Background())
-	p.stop = stop
 	c.mu.Lock()
 	c.parts[r.ID] = p
 	c.mu.Unlock()
+	return nil
+}
+
+// check looks whether the input still is the file that is read, and has what was counted of it.
+func (p *partition) check(dir string, counted int64) error {
+	opened, err := p.input.Stat()
+	if err != nil {
+		return err
+	}
+	path := inputPath(dir, p.number)
+	there, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case !os.SameFile(opened, there):
+		return fmt.Errorf("%s was replaced while it was read: start the worker again", path)
+	case there.Size() < counted:
+		return tooShort(path, there.Size(), counted)
+	}
+	return nil
+}
+
+func tooShort(path string, size, counted int64) error {
+	return fmt.Errorf("%s has %d bytes, and %d of it have been counted: it is only ever added to; put it back, or name the folder that it is in", path, size, counted)
+}
+
+// begin counts on from what was counted.
+func (p *partition) begin() error {
+	if _, err := p.input.Seek(p.state.Offset, io.SeekStart); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop, p.done = stop, make(chan struct{})
 	go p.run(ctx)
 	return nil
+}
+
+// end ends what begin began.
+func (p *partition) end() {
+	p.stop()
+	<-p.done
 }
 
 // run counts lines as they come.
 func (p *partition) run(ctx context.Context) {
 	defer close(p.done)
-	var half string // of a line that is being written
+	var half []byte // of a line that is being written
 	for in := bufio.NewReader(p.input); ctx.Err() == nil; {
-		line, err := in.ReadString('\n')
-		half += line
+		part, err := in.ReadSlice('\n')
+		half = append(half, part...)
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
 		if err != nil {
 			select {
 			case <-ctx.Done():
@@ -90,46 +137,55 @@ func (p *partition) run(ctx context.Context) {
 		}
 		p.mu.Lock()
 		p.state.Offset += int64(len(half))
-		for _, word := range strings.Fields(half) {
+		for word := range words(half) {
 			p.state.Counts[word]++
 		}
 		p.mu.Unlock()
-		half = ""
+		half = half[:0]
 	}
 }
 
 // Checkpoint makes durable what was counted. Counting goes on beside it, and nobody waits for
 // the other workers.
 func (c *counter) Checkpoint(_ context.Context, r member.Region) ([]byte, error) {
-	c.mu.Lock()
-	p := c.parts[r.ID]
-	c.mu.Unlock()
-	return p.save(c.dir)
+	return c.part(r).save(c.dir)
 }
 
-// Release stops and saves: the next owner counts on without reading a line twice.
+// Release stops and saves: the next owner counts on without reading a line twice. What cannot be
+// saved is counted on here, until it is asked for again.
 func (c *counter) Release(_ context.Context, r member.Region) ([]byte, error) {
-	p := c.end(r)
+	p := c.part(r)
+	p.end()
+	offset, err := p.save(c.dir)
+	if err != nil {
+		return nil, errors.Join(err, p.begin())
+	}
+	c.forget(r, p)
 	fmt.Printf("partition %d is let go\n", p.number)
-	return p.save(c.dir)
+	return offset, nil
 }
 
 // Evict stops. The partition is another's, who has read the checkpoint before: what was counted
 // since then is dropped here, and counted there.
 func (c *counter) Evict(_ context.Context, r member.Region) error {
-	fmt.Printf("partition %d was lost\n", c.end(r).number)
+	p := c.part(r)
+	p.end()
+	c.forget(r, p)
+	fmt.Printf("partition %d was lost\n", p.number)
 	return nil
 }
 
-func (c *counter) end(r member.Region) *partition {
+func (c *counter) part(r member.Region) *partition {
 	c.mu.Lock()
-	p := c.parts[r.ID]
+	defer c.mu.Unlock()
+	return c.parts[r.ID]
+}
+
+func (c *counter) forget(r member.Region, p *partition) {
+	c.mu.Lock()
 	delete(c.parts, r.ID)
 	c.mu.Unlock()
-	p.stop()
-	<-p.done
 	_ = p.input.Close()
-	return p
 }
 
 // save writes a checkpoint. It has the epoch in its name: one of an owner before, who was stopped
@@ -139,7 +195,7 @@ func (p *partition) save(dir string) ([]byte, error) {
 	raw, err := json.Marshal(p.state)
 	offset := p.state.Offset
 	p.mu.Unlock()
-	if err != nil {
+	if err = errors.Join(err, p.check(dir, offset)); err != nil {
 		return nil, err
 	}
 	path := checkpointPath(dir, p.number, p.epoch)
@@ -151,7 +207,6 @@ func (p *partition) save(dir string) ([]byte, error) {
 
 // newest is the checkpoint of the highest epoch, and that epoch.
 func newest(dir string, number uint64) (s state, epoch rooted.Epoch, err error) {
-	s.Counts = map[string]uint64{}
 	prefix := fmt.Sprintf("p%03d.", number)
 	entries, err := os.ReadDir(filepath.Join(dir, "checkpoints"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -169,13 +224,19 @@ func newest(dir string, number uint64) (s state, epoch rooted.Epoch, err error) 
 		}
 	}
 	if path == "" {
-		return s, epoch, nil
+		return state{Counts: map[string]uint64{}}, epoch, nil
 	}
 	raw, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(raw, &s)
+	if err != nil {
+		return s, epoch, err
 	}
-	return s, epoch, err
+	if err = json.Unmarshal(raw, &s); err == nil && (s.Offset < 0 || s.Counts == nil) {
+		err = errors.New("it has no counts up to an offset")
+	}
+	if err != nil {
+		return s, epoch, fmt.Errorf("checkpoint %s is damaged: %w: remove it, and the partition is counted from the one before", path, err)
+	}
+	return s, epoch, nil
 }
 
 func checkpointPath(dir string, number uint64, e rooted.Epoch) string {
@@ -186,9 +247,9 @@ func inputPath(dir string, number uint64) string {
 	return filepath.Join(dir, fmt.Sprintf("input-%03d.log", number))
 }
 
-// writeFile replaces a file as a whole, durably.
+// writeFile replaces a file as a whole, durably. It makes its folder, and none above that.
 func writeFile(path string, raw []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.new")

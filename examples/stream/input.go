@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,12 @@ import (
 )
 
 var vocabulary = strings.Fields("the root keeps what is durable and coordinators keep what is not a member owns regions and says so under an epoch")
+
+// words are those of a text. Bytes that are no UTF-8 are counted as the sign for that: a checkpoint
+// is JSON, which has no others.
+func words(text []byte) iter.Seq[string] {
+	return strings.FieldsSeq(strings.ToValidUTF8(string(text), "\uFFFD"))
+}
 
 // produce adds lines to the input of the partition of their key. Which that is takes no call: it
 // is the slot of the key, which any program can compute.
@@ -28,19 +35,17 @@ func produce(ctx context.Context, dir string, lines int, rate float64) error {
 	}
 	begun := time.Now()
 	for i := 0; lines == 0 || i < lines; i++ {
-		if due := begun.Add(time.Duration(float64(i) / rate * float64(time.Second))); rate > 0 {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(time.Until(due)):
-			}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Until(begun.Add(time.Duration(float64(i) / rate * float64(time.Second))))):
 		}
 		key := fmt.Appendf(nil, "user-%d", rand.IntN(1000))
-		words := []string{string(key)}
+		line := []string{string(key)}
 		for range 1 + rand.IntN(8) {
-			words = append(words, vocabulary[rand.IntN(len(vocabulary))])
+			line = append(line, vocabulary[rand.IntN(len(vocabulary))])
 		}
-		if _, err := fmt.Fprintln(inputs[rooted.Slot(partitions, key)], strings.Join(words, " ")); err != nil {
+		if _, err := fmt.Fprintln(inputs[rooted.Slot(partitions, key)], strings.Join(line, " ")); err != nil {
 			return err
 		}
 	}
@@ -75,9 +80,12 @@ func total(dir string) (t totals, err error) {
 		if err != nil && !os.IsNotExist(err) {
 			return t, err
 		}
+		if int64(len(input)) < s.Offset {
+			return t, tooShort(inputPath(dir, n), int64(len(input)), s.Offset)
+		}
 		t.Read, t.Written = t.Read+s.Offset, t.Written+int64(len(input))
 		want := map[string]uint64{}
-		for word := range strings.FieldsSeq(string(input[:s.Offset])) {
+		for word := range words(input[:s.Offset]) {
 			want[word]++
 		}
 		for word, n := range s.Counts {

@@ -23,6 +23,9 @@ import (
 const (
 	keyspace   = "words"
 	partitions = 12
+	// endWithin is how long a worker that is asked to end has to give its partitions away, and how
+	// long to save what is left then.
+	endWithin = 5 * time.Second
 )
 
 func main() { os.Exit(demo.Main(func(ctx context.Context) error { return run(ctx, os.Args[1:]) })) }
@@ -38,29 +41,36 @@ func run(ctx context.Context, args []string) error {
 	ends := f.String("coordinator-addr", os.Getenv("NOKV_COORDINATOR_ADDR"), "`addresses` of coordinators")
 	lines := f.Int("lines", 0, "how many lines to add; 0: until Ctrl-C")
 	rate := f.Float64("rate", 200, "lines a second")
-	if err := f.Parse(args); err != nil {
+	if err := demo.Parse(f, args, 0); err != nil {
 		return err
 	}
-	switch {
-	case command == "demo":
+	switch command {
+	case "demo":
 		return show(ctx)
-	case *dir == "":
-		return errors.New("say which folder the workers share: --dir")
+	case "worker", "produce", "counts":
+	default:
+		return fmt.Errorf("there is no %q: use worker, produce, counts, or nothing for all of it", command)
+	}
+	if at, err := os.Stat(*dir); *dir == "" || err != nil || !at.IsDir() {
+		return fmt.Errorf("--dir is %q, which is no folder that can be read (%v): name the one that the workers share", *dir, err)
+	}
+	switch {
 	case command == "worker" && (*id == "" || *ends == ""):
 		return errors.New("say who the worker is and where coordinators are: --id, --coordinator-addr")
 	case command == "worker":
 		return work(ctx, *id, *dir, strings.Split(*ends, ","))
 	case command == "produce":
-		return produce(ctx, *dir, *lines, *rate)
-	case command == "counts":
-		t, err := total(*dir)
-		if err != nil {
-			return err
+		if *lines < 0 || !(*rate > 0) || *rate > 1e6 {
+			return fmt.Errorf("--lines is %d and --rate %g: lines are 0 or more, and a rate is above 0, up to 1e6 a second", *lines, *rate)
 		}
-		fmt.Println(t)
-		return nil
+		return produce(ctx, *dir, *lines, *rate)
 	}
-	return fmt.Errorf("there is no %q: use worker, produce, counts, or nothing for all of it", command)
+	t, err := total(*dir)
+	if err != nil {
+		return err
+	}
+	fmt.Println(t)
+	return nil
 }
 
 // work is a worker: a member of the control plane that counts what it owns. It ends when ctx
@@ -74,6 +84,7 @@ func work(ctx context.Context, id, dir string, endpoints []string) error {
 	m, err := member.New(member.Config{
 		// Nobody calls a worker, so that it has no port but the one that shows it lives.
 		ID: id, Address: "127.0.0.1:1", ProbeAddress: "127.0.0.1:0", Keyspaces: []string{keyspace}, Client: c,
+		Logger: demo.Logger(),
 	})
 	if err != nil {
 		return err
@@ -82,8 +93,12 @@ func work(ctx context.Context, id, dir string, endpoints []string) error {
 	defer stop()
 	go func() {
 		defer stop()
-		<-ctx.Done()
-		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		select {
+		case <-ctx.Done():
+		case <-running.Done(): // it ends by itself
+			return
+		}
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 		defer cancel()
 		if err := m.Drain(drain, "the worker was asked to end"); err != nil {
 			fmt.Println("not drained:", err)
@@ -126,6 +141,8 @@ func show(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-d.ClusterEnded():
+			return errors.New("the cluster has ended, and the example with it")
 		case <-tick.C:
 			t, err := total(d.Dir)
 			if err != nil {

@@ -15,6 +15,8 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -53,7 +55,7 @@ func run(ctx context.Context, args []string) error {
 	f.IntVar(&cfg.PerTenant, "per-tenant", 4, "`most` of them for one tenant")
 	f.IntVar(&cfg.Queue, "queue", 2, "requests of a tenant that `wait` for a connection when it counts as saturated")
 	f.DurationVar(&cfg.Idle, "idle", 30*time.Second, "`time` after which a connection that nobody uses is closed")
-	if err := f.Parse(args); err != nil {
+	if err := demo.Parse(f, args, 0); err != nil {
 		return err
 	}
 	switch command {
@@ -92,7 +94,7 @@ func serve(ctx context.Context, c *client.Client, lis net.Listener, cfg poolConf
 	}
 	p.member, err = member.New(member.Config{
 		ID: cfg.ID, Address: lis.Addr().String(), Keyspaces: []string{keyspace}, Client: c,
-		Labels: map[string]string{"group": cfg.Group}, Pins: member.PinsConfig{Cleanup: p.rollBack},
+		Labels: map[string]string{"group": cfg.Group}, Pins: member.PinsConfig{Cleanup: p.rollBack}, Logger: demo.Logger(),
 	})
 	if err != nil {
 		return errors.Join(err, lis.Close())
@@ -100,27 +102,29 @@ func serve(ctx context.Context, c *client.Client, lis net.Listener, cfg poolConf
 	fmt.Printf("pod %s is at %s, for %s tenants\n", cfg.ID, lis.Addr(), cfg.Group)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	told, served := make(chan struct{}), make(chan error, 1)
-	go func() {
-		defer close(told)
-		p.tell(running)
-	}()
-	go func() {
+	var all sync.WaitGroup
+	all.Go(func() { p.tell(running) })
+	served := make(chan error, 1)
+	all.Go(func() {
 		defer stop()
 		served <- listen(running, lis, p.routes())
-	}()
-	go func() {
+	})
+	all.Go(func() {
 		defer stop()
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case <-running.Done(): // it ends by itself
+			return
+		}
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 		defer cancel()
 		if err := p.member.Drain(drain, "the pod was asked to end"); err != nil {
 			fmt.Println("not drained:", err)
 		}
-	}()
+	})
 	err = p.member.Run(running, p)
 	stop()
-	<-told
+	all.Wait()
 	return errors.Join(err, <-served)
 }
 
@@ -131,9 +135,16 @@ func call(ctx context.Context, c *client.Client, lis net.Listener, hold time.Dur
 	if err != nil {
 		return errors.Join(err, lis.Close())
 	}
-	key, err := proxy.Path("/tenants/{key}/...")
+	path, err := proxy.Path("/tenants/{key}/...")
 	if err != nil {
 		return errors.Join(err, lis.Close())
+	}
+	key := func(req *http.Request) ([]byte, error) {
+		tenant, err := path(req)
+		if err == nil && !tenantName.Match(tenant) { // before it is given to a pod
+			err = errName
+		}
+		return tenant, err
 	}
 	p, err := proxy.New(proxy.Config{Router: r, Key: key, ClaimOnMiss: true, Pins: proxy.NewPins(r, ""), Hold: hold})
 	if err != nil {
@@ -199,11 +210,18 @@ func show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(data)
 	database, err := d.Self(ctx, "postgres", "postgres", "--dir", data)
 	if err != nil {
-		return err
+		return errors.Join(err, os.RemoveAll(data))
 	}
+	defer func() { // it ends what it has started, and then there is nobody who still writes there
+		database.Signal(syscall.SIGTERM)
+		select {
+		case <-database.Ended():
+		case <-time.After(endWithin):
+		}
+		_ = os.RemoveAll(data)
+	}()
 	if _, err := d.NoKV(ctx, settings()...); err != nil {
 		return err
 	}

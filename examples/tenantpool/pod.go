@@ -8,10 +8,13 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/pin"
@@ -23,8 +26,9 @@ import (
 const (
 	// lookEvery is how often a pod looks whether tenants are saturated.
 	lookEvery = 100 * time.Millisecond
-	// maxText is the most bytes of a row.
-	maxText = 64 << 10
+	// maxText is the most bytes of a row, and bodyWithin how long it has to come.
+	maxText    = 64 << 10
+	bodyWithin = 10 * time.Second
 )
 
 // tenantName is what tenants are called.
@@ -180,15 +184,18 @@ func (p *pod) rollBack(ctx context.Context, pinned member.Pin, _ member.PinEnd) 
 	if t == nil {
 		return
 	}
-	if err := t.tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+	// A connection that has broken was rolled back by PostgreSQL.
+	if err := t.tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) && !t.conn.Conn().IsClosed() {
 		fmt.Printf("roll back transaction %s: %v\n", pinned.ID, err)
 	}
 	t.conn.Release()
 }
 
-// statement runs something in the transaction that a request is pinned to.
+// statement runs something in the transaction that a request is pinned to. When its connection has broken
+// there is no transaction any more, and the pin ends.
 func (p *pod) statement(req *http.Request, fn func(context.Context, pgx.Tx) error) error {
-	return p.member.Pins().Do(req.Context(), req.Header.Get(proxy.HeaderPin), "", func(ctx context.Context, pinned member.Pin) error {
+	token, broke := req.Header.Get(proxy.HeaderPin), false
+	err := p.member.Pins().Do(req.Context(), token, "", func(ctx context.Context, pinned member.Pin) error {
 		p.mu.Lock()
 		t := p.transactions[pinned.ID]
 		p.mu.Unlock()
@@ -197,9 +204,23 @@ func (p *pod) statement(req *http.Request, fn func(context.Context, pgx.Tx) erro
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		return fn(ctx, t.tx)
+		if broke = t.conn.Conn().IsClosed(); broke {
+			return errLost
+		}
+		err := told(t.conn, fn(ctx, t.tx))
+		if broke = t.conn.Conn().IsClosed(); broke && pgconn.SafeToRetry(err) { // it was not sent
+			return errLost
+		}
+		return err
 	})
+	if broke {
+		_ = p.member.Pins().End(token) // an error: it has ended already
+	}
+	return err
 }
+
+// errLost is of a transaction whose connection has broken: nothing of it remains.
+var errLost = pin.Refuse(pin.Ended, "the connection of the transaction broke, and PostgreSQL has rolled it back: begin it anew")
 
 // reply is what clients are answered.
 type reply struct {
@@ -215,41 +236,50 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-func (r *reply) create(ctx context.Context, q querier, text string) error {
-	r.Text = text
-	return q.QueryRow(ctx, "insert into rows (text) values ($1) returning id", text).Scan(&r.ID)
+// query is what a request asks for.
+type query func(context.Context, querier, *reply) error
+
+// reader reads a request, whole: nothing is held for a client meanwhile.
+type reader func(http.ResponseWriter, *http.Request) (query, error)
+
+// create is a new row.
+func create(w http.ResponseWriter, req *http.Request) (query, error) {
+	text, err := body(w, req)
+	return func(ctx context.Context, q querier, r *reply) error {
+		r.Text = text
+		return q.QueryRow(ctx, "insert into rows (text) values ($1) returning id", text).Scan(&r.ID)
+	}, err
 }
 
-func (r *reply) read(ctx context.Context, q querier, id int64) error {
-	r.ID = id
-	return q.QueryRow(ctx, "select text from rows where id = $1", id).Scan(&r.Text)
+// read is a row by its number.
+func read(_ http.ResponseWriter, req *http.Request) (query, error) {
+	id, err := strconv.ParseInt(req.PathValue("id"), 10, 64)
+	if err != nil {
+		return nil, badRequest("rows have numbers: " + err.Error())
+	}
+	return func(ctx context.Context, q querier, r *reply) error {
+		r.ID = id
+		return q.QueryRow(ctx, "select text from rows where id = $1", id).Scan(&r.Text)
+	}, nil
+}
+
+// report is a query that takes as long as it is told.
+func report(_ http.ResponseWriter, req *http.Request) (query, error) {
+	takes, err := time.ParseDuration(req.FormValue("takes"))
+	if err != nil || takes < 0 || takes > 5*time.Second {
+		return nil, badRequest("say how long it takes: ?takes=200ms, 5s at most")
+	}
+	return func(ctx context.Context, q querier, r *reply) error {
+		return q.QueryRow(ctx, "select count(*) from rows, pg_sleep($1)", takes.Seconds()).Scan(&r.Rows)
+	}, nil
 }
 
 // routes are what a pod is asked.
 func (p *pod) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /tenants/{tenant}/rows", p.inTenant(func(ctx context.Context, c *pgxpool.Conn, req *http.Request, r *reply) error {
-		text, err := body(req)
-		if err != nil {
-			return err
-		}
-		return r.create(ctx, c, text)
-	}))
-	mux.HandleFunc("GET /tenants/{tenant}/rows/{id}", p.inTenant(func(ctx context.Context, c *pgxpool.Conn, req *http.Request, r *reply) error {
-		id, err := number(req)
-		if err != nil {
-			return err
-		}
-		return r.read(ctx, c, id)
-	}))
-	// A report is a query that takes as long as it is told.
-	mux.HandleFunc("GET /tenants/{tenant}/report", p.inTenant(func(ctx context.Context, c *pgxpool.Conn, req *http.Request, r *reply) error {
-		takes, err := time.ParseDuration(req.FormValue("takes"))
-		if err != nil || takes < 0 || takes > 5*time.Second {
-			return badRequest("say how long it takes: ?takes=200ms, 5s at most")
-		}
-		return c.QueryRow(ctx, "select count(*) from rows, pg_sleep($1)", takes.Seconds()).Scan(&r.Rows)
-	}))
+	mux.HandleFunc("POST /tenants/{tenant}/rows", p.inTenant(create))
+	mux.HandleFunc("GET /tenants/{tenant}/rows/{id}", p.inTenant(read))
+	mux.HandleFunc("GET /tenants/{tenant}/report", p.inTenant(report))
 	mux.HandleFunc("POST /tenants/{tenant}/transactions", func(w http.ResponseWriter, req *http.Request) {
 		r := reply{Pod: p.cfg.ID}
 		asked, err := requestOf(req)
@@ -258,40 +288,25 @@ func (p *pod) routes() http.Handler {
 		}
 		answer(w, r, err)
 	})
-	mux.HandleFunc("POST /transaction/rows", p.inTransaction(func(ctx context.Context, tx pgx.Tx, req *http.Request, r *reply) error {
-		text, err := body(req)
-		if err != nil {
-			return err
-		}
-		return r.create(ctx, tx, text)
-	}))
-	mux.HandleFunc("GET /transaction/rows/{id}", p.inTransaction(func(ctx context.Context, tx pgx.Tx, req *http.Request, r *reply) error {
-		id, err := number(req)
-		if err != nil {
-			return err
-		}
-		return r.read(ctx, tx, id)
-	}))
-	end := func(how func(pgx.Tx, context.Context) error) http.HandlerFunc {
-		end := p.inTransaction(func(ctx context.Context, tx pgx.Tx, _ *http.Request, _ *reply) error { return how(tx, ctx) })
-		return func(w http.ResponseWriter, req *http.Request) {
-			end(w, req)
-			_ = p.member.Pins().End(req.Header.Get(proxy.HeaderPin)) // an error: it has ended already
-		}
-	}
-	mux.HandleFunc("POST /transaction/commit", end(pgx.Tx.Commit))
-	mux.HandleFunc("POST /transaction/rollback", end(pgx.Tx.Rollback))
+	mux.HandleFunc("POST /transaction/rows", p.inTransaction(create))
+	mux.HandleFunc("GET /transaction/rows/{id}", p.inTransaction(read))
+	mux.HandleFunc("POST /transaction/commit", p.ends(pgx.Tx.Commit))
+	mux.HandleFunc("POST /transaction/rollback", p.ends(pgx.Tx.Rollback))
 	mux.HandleFunc("GET /pool", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.pool()) })
 	return mux
 }
 
-// inTenant runs something for a request of a tenant, if this pod has it.
-func (p *pod) inTenant(fn func(context.Context, *pgxpool.Conn, *http.Request, *reply) error) http.HandlerFunc {
+// inTenant runs a query for a request of a tenant, if this pod has it.
+func (p *pod) inTenant(read reader) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		r := reply{Pod: p.cfg.ID}
 		asked, err := requestOf(req)
+		var run query
 		if err == nil {
-			err = p.member.Do(req.Context(), asked, func(ctx context.Context, of member.Region) error {
+			run, err = read(w, req)
+		}
+		if err == nil {
+			err = p.member.Do(req.Context(), asked, func(ctx context.Context, of member.Region) (err error) {
 				s := p.share(of.ID)
 				if s == nil { // evicted meanwhile: nothing was run
 					return &member.NotOwned{Region: of.ID, Keyspace: keyspace}
@@ -301,17 +316,33 @@ func (p *pod) inTenant(fn func(context.Context, *pgxpool.Conn, *http.Request, *r
 					return err
 				}
 				defer c.Release()
-				return fn(ctx, c, req, &r)
+				return told(c, run(ctx, c, &r))
 			})
 		}
 		answer(w, r, err)
 	}
 }
 
-func (p *pod) inTransaction(fn func(context.Context, pgx.Tx, *http.Request, *reply) error) http.HandlerFunc {
+// inTransaction runs a query in the transaction that a request is pinned to.
+func (p *pod) inTransaction(read reader) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		r := reply{Pod: p.cfg.ID}
-		answer(w, r, p.statement(req, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, tx, req, &r) }))
+		run, err := read(w, req)
+		if err == nil {
+			err = p.statement(req, func(ctx context.Context, tx pgx.Tx) error { return run(ctx, tx, &r) })
+		}
+		if _, broke := errors.AsType[broken](err); broke { // it was not committed
+			err = errLost
+		}
+		answer(w, r, err)
+	}
+}
+
+// ends ends the transaction that a request is pinned to.
+func (p *pod) ends(how func(pgx.Tx, context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		answer(w, reply{Pod: p.cfg.ID}, p.statement(req, func(ctx context.Context, tx pgx.Tx) error { return how(tx, ctx) }))
+		_ = p.member.Pins().End(req.Header.Get(proxy.HeaderPin)) // an error: it has ended already
 	}
 }
 
@@ -321,12 +352,15 @@ type badRequest string
 // Error implements error.
 func (b badRequest) Error() string { return string(b) }
 
+// errName is of a tenant that cannot be.
+const errName = badRequest("a tenant is called by 1 to 40 letters a to z, digits and -, and begins with none")
+
 // requestOf is a request of a tenant as members have it. Without an epoch, as of curl, it is for
 // whoever serves the tenant here.
 func requestOf(req *http.Request) (r member.Request, err error) {
 	tenant := req.PathValue("tenant")
 	if !tenantName.MatchString(tenant) {
-		return r, badRequest("a tenant is called by 1 to 40 letters a to z, digits and -, and begins with none")
+		return r, errName
 	}
 	if text := req.Header.Get(router.HeaderEpoch); text != "" {
 		if r.Epoch, err = router.ParseEpoch(text); err != nil {
@@ -337,41 +371,60 @@ func requestOf(req *http.Request) (r member.Request, err error) {
 	return r, nil
 }
 
-func number(req *http.Request) (int64, error) {
-	id, err := strconv.ParseInt(req.PathValue("id"), 10, 64)
-	if err != nil {
-		return 0, badRequest("rows have numbers: " + err.Error())
-	}
-	return id, nil
-}
-
-// body is the text of a row: the field text of a form.
-func body(req *http.Request) (string, error) {
-	req.Body = http.MaxBytesReader(nil, req.Body, maxText)
+// body is the text of a row: the field text of a form, as PostgreSQL takes text.
+func body(w http.ResponseWriter, req *http.Request) (string, error) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyWithin)) // a connection can, and what is none does not wait
+	req.Body = http.MaxBytesReader(w, req.Body, maxText)
+	err := req.ParseForm()
 	text := req.FormValue("text")
-	if text == "" {
-		return "", badRequest("give the text of the row: curl -d text=hello, 64 KiB at most")
+	if err != nil || text == "" || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return "", badRequest(fmt.Sprintf("give the text of the row within %v: curl -d text=hello, 64 KiB of UTF-8 at most, and no character 0", bodyWithin))
 	}
+	_ = control.SetReadDeadline(time.Time{})
 	return text, nil
 }
 
-// answer says what became of a request.
+// answer says what became of a request. What PostgreSQL says is for clients where they can do something about
+// it, and for the log where they cannot.
 func answer(w http.ResponseWriter, r reply, err error) {
+	no := router.RefusalOf(err)
 	var bad badRequest
-	switch no := router.RefusalOf(err); {
+	var unreached *pgconn.ConnectError
+	var broke broken
+	say := func(status int, text string) { http.Error(w, text, status) }
+	switch {
 	case err == nil:
 		writeJSON(w, r)
 	case no != nil:
 		no.WriteHTTP(w)
 	case errors.As(err, &bad):
-		http.Error(w, bad.Error(), http.StatusBadRequest)
+		say(http.StatusBadRequest, bad.Error())
 	case errors.Is(err, pgx.ErrNoRows):
-		http.Error(w, "there is no such row", http.StatusNotFound)
-	case errors.Is(err, errFull):
+		say(http.StatusNotFound, "there is no such row")
+	case class(err) == badData, class(err) == badRow:
+		say(http.StatusBadRequest, "PostgreSQL does not take that: "+err.Error())
+	case errors.Is(err, pgx.ErrTxCommitRollback):
+		say(http.StatusConflict, "a statement of the transaction had failed: it was rolled back; begin it anew")
+	case codeOf(err) == transactionFailed:
+		say(http.StatusConflict, "a statement of the transaction has failed before: roll it back, and begin it anew")
+	case class(err) == conflict:
+		say(http.StatusConflict, "another transaction came first: begin anew")
+	case errors.Is(err, errFull), errors.Is(err, errMany):
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		say(http.StatusServiceUnavailable, err.Error())
+	case codeOf(err) == undefinedTable:
+		w.Header().Set("Retry-After", "1")
+		say(http.StatusServiceUnavailable, "what the tenant had in PostgreSQL was removed, and is made anew: try again")
+	case errors.As(err, &unreached), pgconn.SafeToRetry(err), class(err) == noResources:
+		fmt.Println("not asked:", err)
+		w.Header().Set("Retry-After", "1")
+		say(http.StatusServiceUnavailable, "PostgreSQL cannot be asked now, and nothing was done: try again")
+	case errors.As(err, &broke):
+		fmt.Println("not answered:", err)
+		say(http.StatusBadGateway, "PostgreSQL has not answered: it may have done what was asked")
 	default:
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		say(http.StatusInternalServerError, err.Error())
 	}
 }
 

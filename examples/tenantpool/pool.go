@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/nokv/nokv/member"
@@ -98,7 +99,18 @@ func (s slots) wait(ctx context.Context, spare func()) error {
 	}
 }
 
-var errFull = errors.New("the pod has as many connections as it may have: try again")
+// A request waits for a connection for waitFor at most, and no more than maxWaiting of a tenant do at a pod:
+// what is behind them is refused at once.
+const (
+	waitFor    = 5 * time.Second
+	maxWaiting = 64
+)
+
+// Why there is no connection. Nothing was run.
+var (
+	errFull = fmt.Errorf("there was no connection in %v: those of the tenant, or of the pod, are all in use, or PostgreSQL does not answer; try again", waitFor)
+	errMany = fmt.Errorf("%d requests of the tenant wait for its connections here: try again", maxWaiting)
+)
 
 // counted is a connection that gives its place back.
 type counted struct {
@@ -117,7 +129,8 @@ type share struct {
 	region rooted.RegionID
 	tenant string
 	pool   *pgxpool.Pool
-	gone   atomic.Bool // it is another pod's
+	within time.Duration // how long a connection is waited for
+	gone   atomic.Bool   // it is another pod's
 	// waiting requests for a connection, and for how many looks in a row there were too many.
 	waiting atomic.Int64
 	looks   int
@@ -131,7 +144,7 @@ func (p *pod) newShare(region rooted.RegionID, tenant string) (*share, error) {
 	}
 	schema := pgx.Identifier{"tenant " + tenant}.Sanitize()
 	c.MaxConns, c.MinConns, c.MaxConnIdleTime, c.HealthCheckPeriod = int32(p.cfg.PerTenant), 0, p.cfg.Idle, p.cfg.Idle/2
-	c.ConnConfig.ConnectTimeout = 5 * time.Second
+	c.ConnConfig.ConnectTimeout = waitFor
 	c.ConnConfig.RuntimeParams["search_path"] = schema
 	c.ConnConfig.RuntimeParams["statement_timeout"] = "10000"
 	c.ConnConfig.RuntimeParams["application_name"] = "tenantpool " + p.cfg.ID
@@ -141,7 +154,7 @@ func (p *pod) newShare(region rooted.RegionID, tenant string) (*share, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &share{region: region, tenant: tenant, pool: pool}, nil
+	return &share{region: region, tenant: tenant, pool: pool, within: waitFor}, nil
 }
 
 // prepare makes what a tenant has, at its first connection anywhere.
@@ -162,16 +175,38 @@ func prepare(ctx context.Context, c *pgx.Conn, tenant, schema string) error {
 	})
 }
 
-// take waits for a connection, which has to be released. *member.NotOwned: the tenant is another
-// pod's by now.
+// take waits for a connection, which has to be given back. *member.NotOwned: the tenant is another
+// pod's by now; errFull, errMany: there was none. Nothing was run then.
 func (s *share) take(ctx context.Context) (*pgxpool.Conn, error) {
-	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
-	c, err := s.pool.Acquire(ctx)
-	if err != nil && s.gone.Load() { // nothing was run
+	if s.waiting.Add(1) > maxWaiting {
+		return nil, errMany
+	}
+	within, cancel := context.WithTimeout(ctx, s.within)
+	defer cancel()
+	c, err := s.pool.Acquire(within)
+	switch {
+	case err != nil && s.gone.Load():
 		return nil, &member.NotOwned{Region: s.region, Keyspace: keyspace}
+	case err != nil && within.Err() != nil && ctx.Err() == nil:
+		return nil, errFull
 	}
 	return c, err
+}
+
+// broken is the error of a connection that has broken: what was asked last may have been done.
+type broken struct{ error }
+
+// told is the error of what a connection ran. One that has not found the tenant's table is closed, so that the next
+// one makes it.
+func told(c *pgxpool.Conn, err error) error {
+	switch {
+	case codeOf(err) == undefinedTable:
+		_ = c.Conn().Close(context.Background()) // to be rid of it is all
+	case err != nil && c.Conn().IsClosed() && !pgconn.SafeToRetry(err):
+		return broken{err}
+	}
+	return err
 }
 
 // end closes the connections, behind what runs.

@@ -70,6 +70,50 @@ func TestP84ARequestOfALostTenantHasNotRun(t *testing.T) {
 	}
 }
 
+// A request waits for a connection no longer than it may, and no more of them do: what cannot be served is told so.
+func TestP72RequestsWaitForConnectionsWithinBounds(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0") // it takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	host, port, err := net.SplitHostPort(lis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pod{cfg: poolConfig{Postgres: "sslmode=disable user=nobody host=" + host + " port=" + port, PerTenant: 1, Idle: time.Second}, slots: make(slots, 1)}
+	s, err := p.newShare(7, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.within = time.Millisecond
+	if _, err := s.take(t.Context()); !errors.Is(err, errFull) || s.waiting.Load() != 0 {
+		t.Errorf("with no connection: %v, and %d wait", err, s.waiting.Load())
+	}
+	s.waiting.Store(maxWaiting)
+	if _, err := s.take(t.Context()); !errors.Is(err, errMany) || s.waiting.Load() != maxWaiting {
+		t.Errorf("behind %d others: %v, and %d wait", maxWaiting, err, s.waiting.Load())
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.waiting.Store(0)
+	if _, err := s.take(gone); !errors.Is(err, context.Canceled) {
+		t.Errorf("of a client that is gone: %v", err)
+	}
+}
+
+// What cannot be reached as it is asked for is not waited for, and who ends meanwhile is not told of it.
+func TestAPodDoesNotWaitForWhatCannotCome(t *testing.T) {
+	if err := answers(t.Context(), "host=127.0.0.1 port=none"); err == nil || !strings.Contains(err.Error(), "port") {
+		t.Errorf("a connection string that is none: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := answers(ended, "host=/nothing user=nobody"); !errors.Is(err, context.Canceled) {
+		t.Errorf("ended while it waits: %v", err)
+	}
+}
+
 // A pod opens no more connections than it may: it has spare ones closed, or waits, and gives the place
 // of one that closed, or could not be made, to the next.
 func TestP72APodKeepsToItsConnections(t *testing.T) {

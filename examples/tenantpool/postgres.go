@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nokv/nokv/internal/procs"
 )
 
@@ -50,15 +51,17 @@ func servePostgres(ctx context.Context, dir string, say func(string)) (err error
 			err = errors.Join(err, os.RemoveAll(path))
 		}
 	}()
-	initdb, err := command("initdb", as, dir, "-D", data, "-U", "tenantpool", "--auth", "trust", "--no-sync", "--no-instructions", "--locale", "C", "--encoding", "UTF8")
+	initdb, err := command(ctx, "initdb", as, dir, "-D", data, "-U", "tenantpool", "--auth", "trust", "--no-sync", "--no-instructions", "--locale", "C", "--encoding", "UTF8")
 	if err != nil {
 		return err
 	}
-	if said, err := initdb.CombinedOutput(); err != nil {
+	if said, err := initdb.CombinedOutput(); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, said)
 	}
 	// What is in it is thrown away in the end, so that nothing has to reach the disk.
-	server, err := command("postgres", as, dir, "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "port=5432", "-c", "fsync=off", "-c", "log_min_messages=fatal")
+	server, err := command(context.WithoutCancel(ctx), "postgres", as, dir, "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "port=5432", "-c", "fsync=off", "-c", "log_min_messages=fatal")
 	if err != nil {
 		return err
 	}
@@ -112,15 +115,16 @@ func unprivileged(dir string) (*syscall.Credential, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody: run this as another user")
 }
 
-// command is one of PostgreSQL, which ends with this process.
-func command(name string, as *syscall.Credential, dir string, args ...string) (*exec.Cmd, error) {
+// command is one of PostgreSQL, which ends with this process, and with what it has started when ctx does.
+func command(ctx context.Context, name string, as *syscall.Credential, dir string, args ...string) (*exec.Cmd, error) {
 	path, err := program(name)
 	if err != nil {
 		return nil, err
 	}
-	c := exec.Command(path, args...)
+	c := exec.CommandContext(ctx, path, args...)
 	c.Dir, c.SysProcAttr = dir, procs.Attributes()
 	c.SysProcAttr.Credential = as
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGINT) } // as Ctrl-C does
 	return c, nil
 }
 
@@ -136,19 +140,56 @@ func program(name string) (string, error) {
 	return slices.MaxFunc(found, func(a, b string) int { return len(a) - len(b) }), nil
 }
 
-// answers waits until PostgreSQL answers, for half a minute at most.
+// startWithin is how long PostgreSQL has to answer.
+const startWithin = 30 * time.Second
+
+// answers waits until PostgreSQL answers, unless that cannot come: the connection string is none, or it lets
+// nobody in who comes so.
 func answers(ctx context.Context, dsn string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	if _, err := pgx.ParseConfig(dsn); err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
+	var why error
 	for {
-		c, err := pgx.Connect(ctx, dsn)
-		if err == nil {
+		c, err := pgx.Connect(within, dsn)
+		switch {
+		case err == nil:
 			return c.Close(ctx)
+		case class(err) == badAuthorization, class(err) == badCatalog:
+			return fmt.Errorf("PostgreSQL lets nobody in who comes so: %w", err)
+		case within.Err() == nil || why == nil:
+			why = err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("PostgreSQL does not answer: %w", err)
+			return ctx.Err()
+		case <-within.Done():
+			return fmt.Errorf("PostgreSQL has not answered for %v: %w", startWithin, why)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
+
+// Codes of PostgreSQL's errors, and classes, which are their first two characters.
+const (
+	undefinedTable    = "42P01"
+	transactionFailed = "25P02"
+	badData           = "22"
+	badRow            = "23"
+	badAuthorization  = "28"
+	badCatalog        = "3D"
+	conflict          = "40"
+	noResources       = "53"
+)
+
+// codeOf is the code of an error of PostgreSQL; "": it is none.
+func codeOf(err error) string {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+func class(err error) string { return codeOf(err)[:min(2, len(codeOf(err)))] }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -231,6 +233,47 @@ func TestTheDemoEndsWithItsDatabase(t *testing.T) {
 	}
 }
 
+// The demo that is ended while PostgreSQL is being made leaves nothing behind, and says nothing.
+func TestTheDemoLeavesNothing(t *testing.T) {
+	if _, err := program("initdb"); err != nil {
+		t.Skipf("SKIPPED: the example needs PostgreSQL: %v", err)
+	}
+	path, err := proctest.NoKV()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NOKV", path)
+	dir, err := os.MkdirTemp("", "leaves-") // not t.TempDir: PostgreSQL's user may not enter that
+	if err == nil {
+		err = os.Chmod(dir, 0o711)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Setenv("TMPDIR", dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- show(ctx) }()
+	proctest.Eventually(t, proctest.Patience, func() error {
+		found, err := filepath.Glob(filepath.Join(dir, "tenantpool-*", "data", "base"))
+		if err == nil && len(found) == 0 {
+			err = errors.New("PostgreSQL has no data yet")
+		}
+		return err
+	})
+	cancel()
+	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+	for _, of := range []string{"tenantpool-*", "nokv-example-*"} {
+		if found, err := filepath.Glob(filepath.Join(dir, of)); len(found) > 0 || err != nil {
+			t.Errorf("left: %v, %v", found, err)
+		}
+	}
+}
+
 // Tenants on pods, by callers that keep nothing: they are spread by load, packed many to a pod, begin
 // and end transactions where these are pinned, get another pod when one is not enough, have pods of
 // their own if their name says so, and are elsewhere when their pod ends or is killed.
@@ -240,10 +283,13 @@ func TestP01P54P55P63P68P71P72P82P83P84P85TenantsOnPods(t *testing.T) {
 	s.coldStart()
 	s.packed(pods)
 	s.transactions()
+	s.misused(pods)
+	s.lost()
 	s.fanOut(pods)
 	s.dedicated()
 	s.ended()
 	s.killed()
+	s.replaced()
 }
 
 // P-63, P-72, P-82: three pods are listed, at the addresses that they chose; nothing is open yet. One that
@@ -350,6 +396,91 @@ func (s *system) transactions() {
 	s.must(0, http.MethodPost, "/transaction/rollback", begun.Transaction, "")
 	s.no(0, http.MethodGet, fmt.Sprintf("/tenants/t-0/rows/%d", made.ID), "", "", 404, "")
 	s.no(0, http.MethodPost, "/transaction/commit", "nokvpin_x", "", 404, "not_found")
+}
+
+// P-54, P-72: what is no name makes no tenant; what is no text, or does not come, holds no connection; who is refused is
+// told why, and others are served.
+func (s *system) misused(pods map[string]listed) {
+	for _, name := range []string{"ANN", "a_b", "-a", "ann%2Fbob", strings.Repeat("a", 41)} {
+		s.no(0, http.MethodGet, "/tenants/"+name+"/rows/1", "", "", 400, "invalid_request")
+	}
+	for tenant := range s.owners() {
+		if !tenantName.MatchString(tenant) {
+			s.Errorf("there is a tenant %q", tenant)
+		}
+	}
+	for _, text := range []string{"\x00", "a\xff", strings.Repeat("a", maxText)} {
+		s.no(1, http.MethodPost, "/tenants/t-0/rows", "", text, 400, "")
+	}
+	s.no(1, http.MethodGet, "/tenants/t-0/rows/none", "", "", 400, "")
+	made := s.must(0, http.MethodPost, "/tenants/t-0/rows", "", "kept")
+	for range 4 { // as many as the tenant has connections
+		slow, err := net.Dial("tcp", pods[made.Pod].Address)
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer slow.Close()
+		if _, err := io.WriteString(slow, "POST /tenants/t-0/rows HTTP/1.1\r\nHost: pod\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\ntext="); err != nil {
+			s.Fatal(err)
+		}
+	}
+	for range 4 { // all of them at the pod, which has read the others by then or not
+		if read := s.must(0, http.MethodGet, fmt.Sprintf("/tenants/t-0/rows/%d", made.ID), "", ""); read.Text != "kept" || read.Pod != made.Pod {
+			s.Errorf("beside clients that do not go on: %+v", read)
+		}
+	}
+}
+
+// P-83, P-84: a transaction of which a statement failed says so; one whose connection breaks is lost, and gives its place
+// back; what a tenant had and was removed is made anew.
+func (s *system) lost() {
+	c, err := pgx.Connect(s.Context(), at(s.data))
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(s.Context()))
+	exec := func(sql string) {
+		s.Helper()
+		if _, err := c.Exec(s.Context(), sql); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.must(0, http.MethodPost, "/tenants/t-4/rows", "", "first")
+	exec(`alter table "tenant t-4".rows add check (text <> 'bad')`)
+	s.no(0, http.MethodPost, "/tenants/t-4/rows", "", "bad", 400, "")
+	begun := s.must(0, http.MethodPost, "/tenants/t-4/transactions", "", "")
+	s.no(0, http.MethodPost, "/transaction/rows", begun.Transaction, "bad", 400, "")
+	s.no(0, http.MethodPost, "/transaction/rows", begun.Transaction, "good", 409, "")
+	s.no(0, http.MethodPost, "/transaction/commit", begun.Transaction, "", 409, "")
+	s.no(0, http.MethodPost, "/transaction/commit", begun.Transaction, "", 404, "pin_lost")
+
+	begun = s.must(0, http.MethodPost, "/tenants/t-4/transactions", "", "")
+	s.must(0, http.MethodPost, "/transaction/rows", begun.Transaction, "gone")
+	exec("select pg_terminate_backend(pid, 10000) from pg_stat_activity where state = 'idle in transaction' and application_name like 'tenantpool %'")
+	s.no(1, http.MethodPost, "/transaction/rows", begun.Transaction, "late", 404, "pin_lost")
+	s.no(1, http.MethodPost, "/transaction/commit", begun.Transaction, "", 404, "pin_lost")
+	s.await("a transaction that is lost has no place", func() error {
+		for _, m := range s.members() {
+			if p := s.pooled(m); p.Transactions != 0 {
+				return fmt.Errorf("%+v", p)
+			}
+		}
+		return nil
+	})
+
+	exec(`drop schema "tenant t-4" cascade`)
+	s.await("the tenant is served again", func() error {
+		_, err := s.try(0, http.MethodPost, "/tenants/t-4/rows", "", "anew")
+		return err
+	})
+	for dsn, want := range map[string]string{
+		at(s.data) + " dbname=none":                     "lets nobody in",
+		"host=" + s.data + " user=none dbname=postgres": "lets nobody in",
+	} {
+		if err := answers(s.Context(), dsn); err == nil || !strings.Contains(err.Error(), want) {
+			s.Errorf("%s: %v", dsn, err)
+		}
+	}
 }
 
 // P-54, P-68: a tenant whose requests wait for connections is given a second pod, while a transaction
@@ -505,4 +636,23 @@ func (s *system) killed() {
 	if again := s.must(0, http.MethodPost, "/tenants/t-3/rows", "", "again"); again.Pod == victim {
 		s.Errorf("a dead pod answers")
 	}
+}
+
+// P-63: a pod of a name that another one has takes its place: the other ends, and says why.
+func (s *system) replaced() {
+	for id, first := range s.pods {
+		if !first.Running() {
+			continue
+		}
+		s.pod(id, "shared")
+		if code := first.Wait(proctest.Patience); code != 1 {
+			s.Errorf("%s was replaced, and ended with exit status %d", id, code)
+		}
+		said := first.Tail()
+		if !strings.Contains(said, "another process registered under this member's id") || strings.Contains(said, "not drained") {
+			s.Errorf("%s was replaced, and says %s", id, said)
+		}
+		return
+	}
+	s.Error("no pod is left")
 }

@@ -86,8 +86,11 @@ func (s *scene) memberChanged(e *rootv1.MemberStateChanged) piece {
 		}
 	case e.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED:
 		what, signals := "has failed", ""
-		if slices.Contains(e.GetSignals(), liveness.Gone.String()) {
+		switch {
+		case slices.Contains(e.GetSignals(), liveness.DrainedSignal):
 			what = "has left"
+		case slices.Contains(e.GetSignals(), liveness.Gone.String()):
+			what = "has ended"
 		}
 		if len(e.GetSignals()) > 0 {
 			signals = " [" + strings.Join(e.GetSignals(), ", ") + "]"

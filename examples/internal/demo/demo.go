@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -20,7 +21,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/procs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // endWithin is how long the cluster has to end when it is asked to.
@@ -35,19 +39,40 @@ type Demo struct {
 
 	nokv string
 	out  *lines
-	mu   sync.Mutex
-	all  []*Process
+
+	mu       sync.Mutex
+	all      []*Process // the cluster first
+	stopping bool
 }
 
 // Main runs an example's command until it is done, or Ctrl-C, and returns the exit status.
 func Main(run func(context.Context) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it as it is
+	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
+}
+
+// Parse parses the flags of a command that takes words words behind them. What is wrong is said once, by the
+// error; after --help, flags are on standard output, and the error is flag.ErrHelp.
+func Parse(f *flag.FlagSet, args []string, words int) error {
+	f.SetOutput(io.Discard)
+	err := f.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		f.SetOutput(os.Stdout)
+		f.Usage()
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %s --help names the flags", err, f.Name())
+	case f.NArg() > words:
+		return fmt.Errorf("%q is one word too many: %s --help names the flags", f.Arg(words), f.Name())
+	}
+	return nil
 }
 
 // Start builds nokv, unless the environment variable NOKV says where it is, and starts a cluster.
@@ -65,7 +90,12 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 	if d.nokv == "" {
 		d.nokv = filepath.Join(dir, "nokv")
 		d.Say("building nokv (a minute the first time)")
-		if said, err := exec.CommandContext(ctx, "go", "build", "-o", d.nokv, "github.com/nokv/nokv/cmd/nokv").CombinedOutput(); err != nil {
+		build := exec.CommandContext(ctx, "go", "build", "-o", d.nokv, "github.com/nokv/nokv/cmd/nokv")
+		// As Ctrl-C ends it, so that it ends its compilers and removes their files.
+		build.Cancel, build.WaitDelay = func() error { return build.Process.Signal(os.Interrupt) }, endWithin
+		if said, err := build.CombinedOutput(); ctx.Err() != nil {
+			return nil, ctx.Err()
+		} else if err != nil {
 			return nil, fmt.Errorf("go build of nokv: %w\n%sStart the example in the folder of the repository, or say with the environment variable NOKV where the program nokv is", err, said)
 		}
 	}
@@ -88,6 +118,11 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 	return d, nil
 }
 
+// Logger is for what a process of an example has to tell of what goes wrong, on standard output.
+func Logger() hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: os.Stdout, DisableTime: true})
+}
+
 // Say prints a line.
 func (d *Demo) Say(text string) { d.out.write("", text) }
 
@@ -98,6 +133,9 @@ func (d *Demo) NoKV(ctx context.Context, args ...string) (string, error) {
 	var errs strings.Builder
 	c.Stderr = &errs
 	out, err := c.Output()
+	if ctx.Err() != nil { // that is why it ended
+		return "", ctx.Err()
+	}
 	if err != nil {
 		return "", fmt.Errorf("nokv %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
 	}
@@ -158,18 +196,36 @@ func (d *Demo) spawn(ctx context.Context, name, path string, to io.Writer, args 
 	_ = write.Close()
 	go func() {
 		defer read.Close()
-		for s := bufio.NewScanner(read); s.Scan(); {
-			d.out.write(name, s.Text())
+		for from := bufio.NewReader(read); ; {
+			line, err := from.ReadString('\n')
+			if line != "" {
+				d.out.write(name, strings.TrimSuffix(line, "\n"))
+			}
+			if err != nil {
+				return
+			}
 		}
-	}()
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.ended)
 	}()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.all = append(d.all, p)
+	go func() {
+		defer close(p.ended)
+		p.err = p.cmd.Wait()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !d.stopping {
+			d.out.write(name, "has ended: "+p.cmd.ProcessState.String())
+		}
+	}()
 	return p, nil
+}
+
+// ClusterEnded is closed when the cluster has ended: nothing of the example goes on without it.
+func (d *Demo) ClusterEnded() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.all[0].ended
 }
 
 // PID is the process's id: kill -9 PID.
@@ -191,6 +247,7 @@ func (p *Process) Kill() {
 func (d *Demo) Stop() {
 	d.mu.Lock()
 	all := d.all
+	d.stopping = true
 	d.mu.Unlock()
 	for i := len(all) - 1; i >= 0; i-- {
 		if i == 0 { // the cluster

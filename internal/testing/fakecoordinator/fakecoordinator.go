@@ -30,6 +30,8 @@ const ClusterID = 0x10
 type Cluster struct {
 	// Keyspaces are the terms that all are told.
 	Keyspaces []*coordinatorv1.KeyspaceTerms
+	// Reported are names of further keyspaces, whose members report.
+	Reported []string
 	// IntervalMillis is the time between frames.
 	IntervalMillis uint64
 
@@ -94,6 +96,15 @@ func (c *Cluster) Join(member string, gone uint64, into *coordinatorv1.ShownRegi
 	c.index++
 	delete(c.shown[member], gone)
 	c.shown[member][into.GetRegion().GetId()] = into
+	c.tellLocked()
+}
+
+// Create makes a keyspace, which all are told of from then on.
+func (c *Cluster) Create(terms *coordinatorv1.KeyspaceTerms) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.index++
+	c.Keyspaces = append(slices.Clone(c.Keyspaces), terms)
 	c.tellLocked()
 }
 
@@ -278,6 +289,25 @@ func (k *Coordinator) Status(context.Context, *coordinatorv1.StatusRequest) (*co
 	k.cluster.mu.Lock()
 	defer k.cluster.mu.Unlock()
 	return &coordinatorv1.StatusResponse{Disclosure: k.cluster.disclosureLocked()}, nil
+}
+
+// GetKeyspace implements coordinatorv1.CoordinatorServer: regions of the keyspaces of terms are
+// assigned.
+func (k *Coordinator) GetKeyspace(_ context.Context, req *coordinatorv1.GetKeyspaceRequest) (*coordinatorv1.GetKeyspaceResponse, error) {
+	c := k.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	placement := rootv1.Placement_PLACEMENT_UNSPECIFIED
+	switch named := func(t *coordinatorv1.KeyspaceTerms) bool { return t.GetName() == req.GetName() }; {
+	case slices.ContainsFunc(c.Keyspaces, named):
+		placement = rootv1.Placement_PLACEMENT_ASSIGNED
+	case slices.Contains(c.Reported, req.GetName()):
+		placement = rootv1.Placement_PLACEMENT_REPORTED
+	default:
+		return nil, reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no keyspace %q", req.GetName())
+	}
+	made := &rootv1.Keyspace{Name: req.GetName(), Settings: &rootv1.KeyspaceSettings{Placement: placement}}
+	return &coordinatorv1.GetKeyspaceResponse{Keyspace: made, Disclosure: c.disclosureLocked()}, nil
 }
 
 // ListMembers implements coordinatorv1.CoordinatorServer.

@@ -1,0 +1,161 @@
+package proxy_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/proxy"
+)
+
+// A caller who begins a body and says no more of it is told so, and holds neither a connection
+// here nor one to the member.
+func TestP81ABodyThatStopsEndsItsConnection(t *testing.T) {
+	begun := make(chan struct{}, 8)
+	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/early" {
+			c, _, _ := rw.(http.Hijacker).Hijack()
+			defer c.Close()
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly")
+			_, _ = io.Copy(io.Discard, c) // until the proxy ends it
+			return
+		}
+		begun <- struct{}{}
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	front := serve(t, w.proxy(proxy.Config{BodySilence: 200 * time.Millisecond, BodyWithin: 200 * time.Millisecond, MaxReplay: 10}).Lookup())
+	for _, row := range []struct{ name, path, body, want string }{
+		{"of a length", "/", "Content-Length: 100\r\n\r\nx", "HTTP/1.1 408 "},
+		{"of which nothing came", "/", "Content-Length: 100\r\n\r\n", "HTTP/1.1 408 "},
+		{"that is kept", "/kept", "Content-Length: 10\r\n\r\nx", "HTTP/1.1 408 "},
+		{"in chunks", "/", "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n", "HTTP/1.1 408 "},
+		{"longer than what is thrown away", "/", "Content-Length: 1000000\r\n\r\nx", "HTTP/1.1 408 "},
+		{"that the member does not read", "/early", "Content-Length: 100\r\n\r\nx", "HTTP/1.1 200 "},
+		{"without an owner", "/", "K: zz\r\nContent-Length: 100\r\n\r\nx", "HTTP/1.1 404 "},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			head := "POST " + row.path + " HTTP/1.1\r\nHost: h\r\n"
+			if !strings.Contains(row.body, "K: ") {
+				head += "K: k\r\n"
+			}
+			c, err := net.Dial("tcp", front.Listener.Addr().String())
+			must(t, err)
+			defer c.Close()
+			_, err = io.WriteString(c, head+row.body)
+			must(t, err)
+			must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+			got, err := io.ReadAll(c)
+			if err != nil || !strings.HasPrefix(string(got), row.want) || !strings.Contains(string(got), "\r\nConnection: close\r\n") {
+				t.Errorf("the caller is told %q %v, want %sand the end of the connection", got, err, row.want)
+			}
+		})
+	}
+	if n := len(begun); n != 4 {
+		t.Errorf("the member was asked %d times, want 4", n)
+	}
+	if r := w.last(7); r.Tag != proxy.NotFound {
+		t.Errorf("the last result is %q", r.Tag)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.results {
+		if r.Status == http.StatusRequestTimeout && (r.Tag != proxy.BadRequest || r.Err == nil) {
+			t.Errorf("the result of a body that stopped is %+v", r)
+		}
+	}
+}
+
+// What advances is not cut, however long it takes, and neither is a stream on which the member
+// has its turn. The same connection serves the next request as ever.
+func TestP11BodiesThatAdvanceTakeTheirTime(t *testing.T) {
+	const silence = 2 * time.Second
+	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/turns" { // answers, and then hears
+			must(t, http.NewResponseController(rw).EnableFullDuplex())
+			rw.WriteHeader(200)
+			_ = http.NewResponseController(rw).Flush()
+		}
+		got, err := io.ReadAll(r.Body)
+		if err != nil && r.URL.Path != "/stops" {
+			t.Errorf("the member reads %q %v", got, err)
+		}
+		_, _ = rw.Write(got)
+	}))
+	front := serve(t, w.proxy(proxy.Config{BodySilence: silence, MaxReplay: -1}).Lookup())
+	two := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
+	two.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(two.CloseIdleConnections)
+
+	t.Run("slowly", func(t *testing.T) {
+		t.Parallel()
+		c, err := net.Dial("tcp", front.Listener.Addr().String())
+		must(t, err)
+		defer c.Close()
+		_, err = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nTransfer-Encoding: chunked\r\n\r\n")
+		must(t, err)
+		want := ""
+		for begun := time.Now(); time.Since(begun) < 2*silence; time.Sleep(silence / 10) {
+			_, err = io.WriteString(c, "1\r\nx\r\n")
+			must(t, err)
+			want += "x"
+		}
+		_, err = io.WriteString(c, "0\r\n\r\n")
+		must(t, err)
+		b := bufio.NewReader(c)
+		for range 2 {
+			resp, err := http.ReadResponse(b, nil)
+			must(t, err)
+			got, err := io.ReadAll(resp.Body)
+			if err != nil || resp.StatusCode != 200 || string(got) != want {
+				t.Errorf("%d %q %v, want %q", resp.StatusCode, got, err, want)
+			}
+			time.Sleep(silence + silence/4) // a deadline of the body would have passed
+			_, err = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 1\r\n\r\ny")
+			must(t, err)
+			want = "y"
+		}
+	})
+	for name, row := range map[string]struct{ path, kind string }{
+		"gRPC":              {"/", "application/grpc"},
+		"behind the answer": {"/turns", "text/plain"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in, out := io.Pipe()
+			req, err := http.NewRequestWithContext(t.Context(), "POST", front.URL+row.path, in)
+			must(t, err)
+			req.Header.Set("K", "k")
+			req.Header.Set("Content-Type", row.kind)
+			go func() {
+				time.Sleep(silence + silence/2)
+				_, _ = io.WriteString(out, "x")
+				_ = out.Close()
+			}()
+			resp, err := two.Do(req)
+			must(t, err)
+			defer resp.Body.Close()
+			got, err := io.ReadAll(resp.Body)
+			if err != nil || resp.StatusCode != 200 || string(got) != "x" {
+				t.Errorf("%d %q %v, want the echo", resp.StatusCode, got, err)
+			}
+		})
+	}
+	t.Run("not on HTTP/2 before the answer", func(t *testing.T) {
+		t.Parallel()
+		in, out := io.Pipe()
+		defer out.Close()
+		req, err := http.NewRequestWithContext(t.Context(), "POST", front.URL+"/stops", in)
+		must(t, err)
+		req.Header.Set("K", "k")
+		resp, err := two.Do(req)
+		must(t, err)
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusRequestTimeout {
+			t.Errorf("%d, want 408", resp.StatusCode)
+		}
+	})
+}
