@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,10 +69,14 @@ func (c *counter) Acquire(_ context.Context, r member.Region) error {
 	if p.input, err = os.OpenFile(inputPath(c.dir, p.number), os.O_RDONLY|os.O_CREATE, 0o644); err != nil {
 		return err
 	}
-	if err = errors.Join(p.check(c.dir, max(known, p.state.Offset)), p.begin()); err != nil {
+	from := p.state.Offset
+	if err = p.check(c.dir, max(known, from)); err == nil {
+		err = p.begin()
+	}
+	if err != nil {
 		return errors.Join(err, p.input.Close())
 	}
-	fmt.Printf("partition %d at %s from offset %d\n", p.number, p.epoch, p.state.Offset)
+	fmt.Printf("partition %d at %s from offset %d\n", p.number, p.epoch, from)
 	c.mu.Lock()
 	c.parts[r.ID] = p
 	c.mu.Unlock()
@@ -202,41 +207,89 @@ func (p *partition) save(dir string) ([]byte, error) {
 	if err := writeFile(path, raw); err != nil {
 		return nil, err
 	}
+	if err := removeOlder(dir, p.number, p.epoch); err != nil {
+		fmt.Printf("partition %d: older checkpoints stay: %v\n", p.number, err)
+	}
 	return strconv.AppendInt(nil, offset, 10), nil
+}
+
+// saved is a checkpoint in the folder.
+type saved struct {
+	path    string
+	epoch   rooted.Epoch
+	written bool // as a whole
+}
+
+// checkpoints are those of a partition.
+func checkpoints(dir string, number uint64) (all []saved, err error) {
+	prefix := fmt.Sprintf("p%03d.", number)
+	entries, err := os.ReadDir(filepath.Join(dir, "checkpoints"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		var at rooted.Epoch
+		rest, ok := strings.CutPrefix(e.Name(), prefix)
+		if n, _ := fmt.Sscanf(rest, "%d.%d.json", &at.Version, &at.ConfVersion); ok && n == 2 {
+			all = append(all, saved{filepath.Join(dir, "checkpoints", e.Name()), at, !strings.HasSuffix(rest, ".new")})
+		}
+	}
+	return all, nil
 }
 
 // newest is the checkpoint of the highest epoch, and that epoch.
 func newest(dir string, number uint64) (s state, epoch rooted.Epoch, err error) {
-	prefix := fmt.Sprintf("p%03d.", number)
-	entries, err := os.ReadDir(filepath.Join(dir, "checkpoints"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return s, epoch, err
+	for {
+		all, err := checkpoints(dir, number)
+		path := ""
+		for _, c := range all {
+			if c.written && (path == "" || c.epoch.NewerThan(epoch)) {
+				path, epoch = c.path, c.epoch
+			}
+		}
+		if err != nil || path == "" {
+			return state{Counts: map[string]uint64{}}, epoch, err
+		}
+		raw, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile: there is a newer one
+		}
+		if err != nil {
+			return s, epoch, err
+		}
+		s = state{}
+		if err = json.Unmarshal(raw, &s); err == nil && (s.Offset < 0 || s.Counts == nil) {
+			err = errors.New("it has no counts up to an offset")
+		}
+		if err != nil {
+			return s, epoch, fmt.Errorf("checkpoint %s is damaged: %w: remove it, and the partition is counted from the one before", path, err)
+		}
+		return s, epoch, nil
 	}
-	path := ""
-	for _, e := range entries {
-		var at rooted.Epoch
-		rest, ok := strings.CutPrefix(e.Name(), prefix)
-		if n, _ := fmt.Sscanf(rest, "%d.%d.json", &at.Version, &at.ConfVersion); !ok || n != 2 || strings.HasSuffix(rest, ".new") {
+}
+
+// removeOlder removes the checkpoints of epochs before this one, whose own is durable, but for the
+// one before it, in case this one is damaged. Whoever comes next reads this one, or a newer one; an
+// owner that was replaced finds none to remove but those that it replaced itself. What a crash leaves
+// here is removed with the next checkpoint.
+func removeOlder(dir string, number uint64, epoch rooted.Epoch) error {
+	all, err := checkpoints(dir, number)
+	all = slices.DeleteFunc(all, func(c saved) bool { return !epoch.NewerThan(c.epoch) })
+	var before rooted.Epoch
+	for _, c := range all {
+		if c.written && c.epoch.NewerThan(before) {
+			before = c.epoch
+		}
+	}
+	for _, c := range all {
+		if c.written && c.epoch == before {
 			continue
 		}
-		if path == "" || at.NewerThan(epoch) {
-			path, epoch = filepath.Join(dir, "checkpoints", e.Name()), at
+		if e := os.Remove(c.path); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
 		}
 	}
-	if path == "" {
-		return state{Counts: map[string]uint64{}}, epoch, nil
-	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return s, epoch, err
-	}
-	if err = json.Unmarshal(raw, &s); err == nil && (s.Offset < 0 || s.Counts == nil) {
-		err = errors.New("it has no counts up to an offset")
-	}
-	if err != nil {
-		return s, epoch, fmt.Errorf("checkpoint %s is damaged: %w: remove it, and the partition is counted from the one before", path, err)
-	}
-	return s, epoch, nil
+	return err
 }
 
 func checkpointPath(dir string, number uint64, e rooted.Epoch) string {

@@ -136,6 +136,15 @@ func TestR03R12R20R30WordsAreCountedExactly(t *testing.T) {
 	await("the one that was asked to end has given away all", have(0, 0, 12))
 	var got totals
 	await("every word is counted, once", func() bool { got = exact(); return got.Read == got.Written })
+	await("older checkpoints are removed, but for the one before", func() bool {
+		for n := range uint64(partitions) {
+			if all, err := checkpoints(d.Dir, n); err != nil || len(all) == 0 || len(all) > 2 {
+				must(err)
+				return false
+			}
+		}
+		return true
+	})
 	testreport.Linef(t, "stream: %s", got)
 }
 
