@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -212,6 +213,26 @@ func TestC06LateCallsAreWaitedForUntilTheProcessEnds(t *testing.T) {
 	}
 	if got := p.calls(); !slices.Equal(got, []string{"acquire", "release"}) {
 		t.Errorf("it was asked %v", got)
+	}
+}
+
+// What is not known of many regions, and asked again and again, is a line a minute.
+func TestWhatIsNotKnownDoesNotFillTheLog(t *testing.T) {
+	p := startProgram(t, func(call string, w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "half of {") })
+	var log bytes.Buffer
+	p.handler.logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+	var asking sync.WaitGroup
+	for range 5 {
+		asking.Go(func() { _, _ = p.handler.Release(t.Context(), point) })
+		asking.Go(func() { _ = p.handler.Acquire(t.Context(), point) })
+	}
+	for calls := 0; calls < 100; calls = len(p.calls()) {
+		time.Sleep(time.Millisecond)
+	}
+	p.died()
+	asking.Wait()
+	if n := strings.Count(log.String(), "[WARN]"); n != 2 {
+		t.Errorf("%d lines of %d calls, want one of releases and one of acquisitions:\n%.1000s", n, len(p.calls()), log.String())
 	}
 }
 
