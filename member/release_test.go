@@ -95,7 +95,7 @@ func TestReleasesThatFailDoNotFillTheLog(t *testing.T) {
 		for id := range uint64(regions) {
 			b.cluster.Show("m1", moving(id+100, 3, coordinatorv1.MoveRole_MOVE_ROLE_GIVES, "m2", true))
 		}
-		time.Sleep(3*time.Minute + time.Second)
+		time.Sleep(3*time.Minute + 30*time.Second)
 		p.app.mu.Lock()
 		p.app.do = nil
 		p.app.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -45,13 +44,7 @@ hangs, and when this process is killed, coordinators know of it by its silence.`
 			s := &sidecarFlags{flags: f, labels: map[string]string{}}
 			f.StringVar(&s.id, "id", "", "`name` of the member, the same after a restart (required)")
 			f.StringVar(&s.address, "address", "", "`host:port` where callers reach the process (required)")
-			f.Func("keyspace", "`name` of a keyspace whose regions it takes; repeat for more (default all that are assigned)", func(name string) error {
-				if name == "" || slices.Contains(s.keyspaces, name) {
-					return errors.New("want a name, each once")
-				}
-				s.keyspaces = append(s.keyspaces, name)
-				return nil
-			})
+			f.keyspaces(&s.keyspaces)
 			f.StringVar(&s.app, "app", "", "`URL` where the process is asked, http://127.0.0.1:PORT (default: the port of --address, on loopback)")
 			f.BoolVar(&s.poll, "poll", false, "the process cannot listen: it asks for its calls")
 			f.StringVar(&s.control, "control", "127.0.0.1:0", "`address` of the port that the process asks; port 0 takes a free one")
