@@ -35,7 +35,7 @@ address are in NOKV_MEMBER_ID and NOKV_MEMBER_ADDRESS.
 Ctrl-C or SIGTERM gives the regions to others, for --drain at most, and then passes SIGTERM
 on; SIGHUP, SIGUSR1 and SIGUSR2 are passed on at once. The exit status is that of COMMAND,
 128 and the signal's number if one ended it. It is never started again. When this process is
-killed COMMAND is too, on Linux.
+killed COMMAND is too, with what it started in its group.
 
 Without COMMAND the process runs already, --app says where it is asked, and NOKV_SIDECAR_TOKEN
 is set for both. It is not ended, and never said to be dead: when its port is closed, when it
