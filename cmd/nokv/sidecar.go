@@ -33,7 +33,7 @@ that it asks in NOKV_SIDECAR_URL, and what guards both in NOKV_SIDECAR_TOKEN; it
 address are in NOKV_MEMBER_ID and NOKV_MEMBER_ADDRESS.
 
 Ctrl-C or SIGTERM gives the regions to others, for --drain at most, and then passes SIGTERM
-on; SIGHUP, SIGUSR1 and SIGUSR2 are passed on at once. The exit status is that of COMMAND,
+on; a second one ends all at once. SIGHUP, SIGUSR1 and SIGUSR2 are passed on at once. The exit status is that of COMMAND,
 128 and the signal's number if one ended it. It is never started again. When this process is
 killed COMMAND is too, with what it started in its group.
 
