@@ -30,13 +30,14 @@ type paced struct {
 	over bool // no deadline is set any more: the next one may be that of another request
 }
 
-// pace has a body paced, unless it is that of a stream whose caller may be silent.
+// pace has a body paced; that of a stream whose caller may be silent has no time.
 func (x *exchange) pace(r *http.Request, control *http.ResponseController, silence time.Duration) {
 	shared := r.ProtoMajor > 1
-	if r.ContentLength == 0 || r.Body == nil || shared && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+	if r.ContentLength == 0 || r.Body == nil {
 		return
 	}
 	x.paced = &paced{ReadCloser: r.Body, control: control, silence: silence, shared: shared}
+	x.paced.over = shared && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 	if !shared {
 		x.paced.within(silence) // of what the server reads itself behind an answer that came early
 	}
@@ -69,21 +70,36 @@ func (b *paced) free() {
 // body then, unless it is told that the member goes on reading. Nobody reads the rest behind the answer,
 // so that the connection ends with it.
 func (b *paced) answered(resp *http.Response) {
-	if !b.shared && !b.whole.Load() && b.control.EnableFullDuplex() == nil {
+	switch {
+	case b.whole.Load():
+		return
+	case b.shared:
+	case b.control.EnableFullDuplex() != nil:
+		return
+	default:
 		resp.Header.Set("Connection", "close")
-		resp.Body = earlyAnswer{resp.Body, b}
 	}
+	resp.Body = &earlyAnswer{ReadCloser: resp.Body, request: b}
 }
 
 // earlyAnswer is one that began before the body of its request was whole.
 type earlyAnswer struct {
 	io.ReadCloser
 	request *paced
+	whole   bool // of whoever reads
 }
 
-// Close implements io.Closer. A connection of HTTP/2 to a member is not closed while the body is read.
-func (a earlyAnswer) Close() error {
-	a.request.finish()
+// Read implements io.Reader.
+func (a *earlyAnswer) Read(buf []byte) (int, error) {
+	n, err := a.ReadCloser.Read(buf)
+	a.whole = a.whole || err == io.EOF
+	return n, err
+}
+
+// Close implements io.Closer. A transport of HTTP/2 waits for who reads the body, also when the member has
+// ended, and a caller may be silent for as long as it likes.
+func (a *earlyAnswer) Close() error {
+	a.request.finish(a.whole)
 	return a.ReadCloser.Close()
 }
 
@@ -124,7 +140,12 @@ func (b *paced) cause(err error) error {
 // finish ends reading behind an early answer. The server throws away what comes of the body then, for as
 // long as the caller would be waited for, when it has sent the end of the answer. That takes nobody else to
 // read meanwhile: the server would end that, and then wait for ever.
-func (b *paced) finish() {
+// Behind half an answer it does not wait.
+func (b *paced) finish(whole bool) {
+	if b.shared {
+		_ = b.Close()
+		return
+	}
 	b.mu.Lock()
 	b.over = true
 	_ = b.control.SetReadDeadline(time.Now())
@@ -132,6 +153,9 @@ func (b *paced) finish() {
 	b.reading.Lock()
 	defer b.reading.Unlock()
 	b.finished = true
+	if !whole {
+		return
+	}
 	_ = b.control.SetReadDeadline(time.Now().Add(b.silence))
 }
 

@@ -3,6 +3,9 @@ package proxy_test
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -159,6 +162,69 @@ func TestP11AnAnswerBeforeTheBodyIsWhole(t *testing.T) {
 			t.Errorf("the rest of a body was answered: %.100q", rest)
 		}
 	}
+}
+
+// A caller whose answer has begun hears at once that the member has ended, though it may go on with its
+// body for as long as it likes.
+func TestP11AnAnswerThatBreaksOffUnderABody(t *testing.T) {
+	broken := make(chan struct{})
+	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(rw)
+		_ = control.EnableFullDuplex()
+		_, _ = io.WriteString(rw, "begun")
+		_ = control.Flush()
+		<-broken
+		if c, _, err := control.Hijack(); err == nil { // HTTP/1, whose server would wait for the body
+			_ = c.Close()
+			return
+		}
+		panic(http.ErrAbortHandler)
+	}))
+	type reader struct {
+		what string
+		body io.Reader
+	}
+	var answers []reader
+	for _, h2c := range []bool{false, true} {
+		front := serve(t, w.proxy(proxy.Config{H2C: h2c}).Lookup())
+		for _, two := range []bool{false, true} {
+			for kind, length := range map[string]int64{"text/plain": -1, "text/html": 1 << 20, "application/grpc": -1} {
+				c := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
+				c.Transport.(*http.Transport).Protocols.SetHTTP1(!two)
+				c.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(two)
+				t.Cleanup(c.CloseIdleConnections)
+				in, out := io.Pipe()
+				t.Cleanup(func() { _ = out.Close() })
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				t.Cleanup(cancel)
+				req, err := http.NewRequestWithContext(ctx, "POST", front.URL, in)
+				must(t, err)
+				req.Header.Set("K", "k")
+				req.Header.Set("Content-Type", kind)
+				req.ContentLength = length
+				resp, err := c.Do(req)
+				must(t, err)
+				t.Cleanup(func() { _ = resp.Body.Close() })
+				must(t, readFull(resp.Body, "begun"))
+				answers = append(answers, reader{fmt.Sprintf("%s of %d bytes, members by HTTP/2 %t, callers by HTTP/2 %t", kind, length, h2c, two), resp.Body})
+			}
+		}
+	}
+	close(broken)
+	for _, a := range answers {
+		if rest, err := io.ReadAll(a.body); err == nil || errors.Is(err, context.DeadlineExceeded) || len(rest) > 0 {
+			t.Errorf("%s: the answer goes on with %q and ends with %v", a.what, rest, err)
+		}
+	}
+}
+
+// readFull reads so much, and says if it is something else.
+func readFull(r io.Reader, want string) error {
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r, got); err != nil || string(got) != want {
+		return fmt.Errorf("came %q, %w, want %q", got, err, want)
+	}
+	return nil
 }
 
 // What advances is not cut, however long it takes, and neither is a stream on which the member
