@@ -219,6 +219,7 @@ func (s *proxyServer) serve(ctx context.Context, lis net.Listener, certs *mtls.S
 	server.Protocols.SetHTTP1(true)
 	if tls {
 		h, server.TLSConfig = certs.Handler(onlyKnown(certs, h)), certs.HTTP()
+		server.Protocols.SetHTTP2(true) // which HTTP offers: a caller that speaks it takes it
 	} else {
 		server.Protocols.SetUnencryptedHTTP2(true)
 	}

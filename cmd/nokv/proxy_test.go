@@ -3,10 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
@@ -40,6 +44,45 @@ func TestP80ProxysWords(t *testing.T) {
 		code := run(ctx, strings.Fields(c.line), &env{stdout: &stdout, stderr: &stderr})
 		if code != exitUsage || !strings.Contains(stderr.String(), c.want) {
 			t.Errorf("nokv %s: exit status %d, %s", c.line, code, stderr.String())
+		}
+	}
+}
+
+// With certificates callers speak the protocol that they like, as curl and browsers take HTTP/2 where it
+// is offered.
+func TestP80NokvProxyWithCertificatesSpeaksWhatItOffers(t *testing.T) {
+	addrs, err := procs.Addrs(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certs := proctest.NewCertificates(t, "test")
+	proctest.Start(t, proctest.Options{
+		Name: "proxy", Path: nokvPath(t), Env: nokvEnv(t),
+		Args: []string{"proxy", "--keyspace", "games", "--key-header", "K", "--addr", addrs[0], "--hold", "10ms", "--coordinator-addr", "127.0.0.1:1", "--certs", certs.Of(principal.Client, "proxy")},
+	})
+	pair, err := tls.LoadX509KeyPair(filepath.Join(certs.Of(principal.Client, "web"), "tls.crt"), filepath.Join(certs.Of(principal.Client, "web"), "tls.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, speaks := range map[string][]bool{"HTTP/1.1": {true, false}, "HTTP/2.0": {true, true}, "HTTP/2.0 ": {false, true}} {
+		transport := &http.Transport{Protocols: new(http.Protocols), TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}}
+		transport.Protocols.SetHTTP1(speaks[0])
+		transport.Protocols.SetHTTP2(speaks[1])
+		t.Cleanup(transport.CloseIdleConnections)
+		c := &http.Client{Transport: transport, Timeout: 5 * time.Second}
+		for end := time.Now().Add(proctest.Patience); ; time.Sleep(20 * time.Millisecond) {
+			resp, err := c.Get("https://" + addrs[0]) // without a key, which is refused by the proxy itself
+			if err == nil {
+				_ = resp.Body.Close()
+				if resp.Proto != strings.TrimSpace(want) || resp.StatusCode != http.StatusBadRequest || resp.Header.Get("Nokv-Reason") == "" {
+					t.Errorf("a caller with HTTP/1.1 %t and HTTP/2 %t is answered %s %d", speaks[0], speaks[1], resp.Proto, resp.StatusCode)
+				}
+				break
+			}
+			if !errors.Is(err, syscall.ECONNREFUSED) || time.Now().After(end) {
+				t.Errorf("a caller with HTTP/1.1 %t and HTTP/2 %t: %v", speaks[0], speaks[1], err)
+				break
+			}
 		}
 	}
 }
