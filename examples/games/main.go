@@ -204,6 +204,8 @@ func connect(ctx context.Context, proxy, name string) (*websocket.Conn, error) {
 	switch {
 	case err == nil:
 		return c, nil
+	case ctx.Err() != nil:
+		return nil, err
 	case resp == nil:
 		return nil, fmt.Errorf("%w: say with --proxy where nokv proxy is", err)
 	}
