@@ -39,17 +39,31 @@ type Demo struct {
 
 	nokv string
 	out  *lines
+	// again is a second Ctrl-C, for which Stop waits no more; nil where Ctrl-C is not Main's.
+	again chan os.Signal
 
 	mu       sync.Mutex
 	all      []*Process // the cluster first
 	stopping bool
 }
 
+// ends are the signals that end an example: Ctrl-C, kill, and a terminal that is closed, but for nohup.
+func ends() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
+	if signal.Ignored(syscall.SIGHUP) {
+		return all[:2]
+	}
+	return all
+}
+
+// byMain is the key of what a context has that Main gives.
+type byMain struct{}
+
 // Main runs an example's command until it is done, or Ctrl-C, and returns the exit status.
 func Main(run func(context.Context) error) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.WithValue(context.Background(), byMain{}, ends()), ends()...)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it as it is
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it as it is, unless a Demo has to be stopped
 	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -82,17 +96,23 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 		return nil, err
 	}
 	d := &Demo{Dir: dir, out: &lines{w: out}, nokv: os.Getenv("NOKV")}
+	if all, ok := ctx.Value(byMain{}).([]os.Signal); ok {
+		d.again = make(chan os.Signal, 1)
+		signal.Notify(d.again, all...)
+	}
 	defer func() {
 		if err != nil {
 			d.Stop()
 		}
 	}()
+	d.Say("files are in " + dir + " until the example ends; kill -9 leaves them there")
 	if d.nokv == "" {
 		d.nokv = filepath.Join(dir, "nokv")
 		d.Say("building nokv (a minute the first time)")
 		build := exec.CommandContext(ctx, "go", "build", "-o", d.nokv, "github.com/nokv/nokv/cmd/nokv")
-		// As Ctrl-C ends it, so that it ends its compilers and removes their files.
-		build.Cancel, build.WaitDelay = func() error { return build.Process.Signal(os.Interrupt) }, endWithin
+		// It ends with its compilers, and what they leave is removed with the folder.
+		build.SysProcAttr, build.Env = procs.Attributes(), append(os.Environ(), "GOTMPDIR="+dir)
+		build.Cancel, build.WaitDelay = func() error { return syscall.Kill(-build.Process.Pid, syscall.SIGKILL) }, endWithin
 		if said, err := build.CombinedOutput(); ctx.Err() != nil {
 			return nil, ctx.Err()
 		} else if err != nil {
@@ -243,8 +263,16 @@ func (p *Process) Kill() {
 	<-p.ended
 }
 
-// Stop ends every process, the cluster last, and removes Dir.
+// Stop ends every process, the cluster last, and removes Dir. A second Ctrl-C has it wait for nothing,
+// and ends nothing before that.
 func (d *Demo) Stop() {
+	if d.again != nil {
+		defer signal.Stop(d.again)
+		select {
+		case <-d.again: // the first one
+		default:
+		}
+	}
 	d.mu.Lock()
 	all := d.all
 	d.stopping = true
@@ -254,12 +282,15 @@ func (d *Demo) Stop() {
 			all[i].Signal(syscall.SIGTERM)
 			select {
 			case <-all[i].ended:
+			case <-d.again:
 			case <-time.After(endWithin):
 			}
 		}
 		all[i].Kill()
 	}
-	_ = os.RemoveAll(d.Dir)
+	if err := os.RemoveAll(d.Dir); err != nil {
+		d.Say("remove what is left: " + err.Error())
+	}
 }
 
 // lines are written whole, whoever writes them.
