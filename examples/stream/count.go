@@ -98,7 +98,7 @@ func (p *partition) check(dir string, counted int64) error {
 	there, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return err
+		return fmt.Errorf("the input is gone: %w: put it back, and start the worker again", err)
 	case !os.SameFile(opened, there):
 		return fmt.Errorf("%s was replaced while it was read: start the worker again", path)
 	case there.Size() < counted:

@@ -114,7 +114,9 @@ func TestAFolderThatIsGoneIsNotMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := c.Checkpoint(t.Context(), r)
-	says(t, err, inputPath(dir, 3), "no such file")
+	says(t, err, inputPath(dir, 3), "no such file", "put it back")
+	_, err = total(dir)
+	says(t, err, dir, "no such file")
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("it has been made")
 	}
