@@ -120,18 +120,24 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 		}
 	}
 	read, write := io.Pipe()
+	noCluster := func(err error) error {
+		return fmt.Errorf("no cluster runs: %s dev: %w: what it said is above; say with the environment variable NOKV where the program nokv is", d.nokv, err)
+	}
 	cluster, err := d.spawn(ctx, "cluster", d.nokv, write, "dev", "--workdir", filepath.Join(dir, "cluster"), "-o", "json")
 	if err != nil {
-		return nil, err
+		return nil, noCluster(err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = write.CloseWithError(ctx.Err()) })()
 	go func() {
 		<-cluster.ended
-		_ = write.CloseWithError(fmt.Errorf("the cluster ended: %w", cluster.err))
+		_ = write.CloseWithError(errors.New("it ended: " + cluster.cmd.ProcessState.String()))
 	}()
 	var said struct{ Coordinators []string }
 	if err := json.NewDecoder(read).Decode(&said); err != nil {
-		return nil, err
+		return nil, noCluster(err)
+	}
+	if len(said.Coordinators) == 0 {
+		return nil, noCluster(errors.New("it names no coordinator"))
 	}
 	d.Coordinators = strings.Join(said.Coordinators, ",")
 	d.Say("a cluster runs: three root peers and two coordinators, at " + d.Coordinators)
@@ -191,7 +197,6 @@ type Process struct {
 	Name  string
 	cmd   *exec.Cmd
 	ended chan struct{}
-	err   error
 }
 
 func (d *Demo) spawn(ctx context.Context, name, path string, to io.Writer, args ...string) (*Process, error) {
@@ -231,7 +236,7 @@ func (d *Demo) spawn(ctx context.Context, name, path string, to io.Writer, args 
 	d.all = append(d.all, p)
 	go func() {
 		defer close(p.ended)
-		p.err = p.cmd.Wait()
+		_ = p.cmd.Wait() // how it ended is read from its state
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if !d.stopping {
@@ -257,9 +262,9 @@ func (p *Process) Ended() <-chan struct{} { return p.ended }
 // Signal sends a signal, if the process still runs.
 func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Kill ends the process as kill -9 does, and waits for that.
+// Kill ends the process as kill -9 does, with those of its group, and waits for that.
 func (p *Process) Kill() {
-	p.Signal(syscall.SIGKILL)
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // fails only when it is gone
 	<-p.ended
 }
 

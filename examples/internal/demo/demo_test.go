@@ -135,6 +135,30 @@ func TestCtrlCEndsTheBuild(t *testing.T) {
 	}
 }
 
+// What is no nokv is told, with what to do.
+func TestWhatIsNoNoKVIsTold(t *testing.T) {
+	for name, row := range map[string]struct{ nokv, why string }{
+		"not there":          {filepath.Join(t.TempDir(), "nokv"), "no such file"},
+		"no program":         {t.TempDir(), "permission denied"},
+		"ends":               {script(t, "nokv", ""), "it ended: exit status 0"},
+		"fails":              {script(t, "nokv", "exit 3"), "it ended: exit status 3"},
+		"says something":     {script(t, "nokv", "echo hello; sleep 60"), "invalid character"},
+		"names nobody":       {script(t, "nokv", "echo '{}'; sleep 60"), "it names no coordinator"},
+		"says half and ends": {script(t, "nokv", "printf '{'"), "it ended: exit status 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tmp := t.TempDir()
+			t.Setenv("TMPDIR", tmp)
+			t.Setenv("NOKV", row.nokv)
+			_, err := Start(t.Context(), io.Discard)
+			if err == nil || !strings.Contains(err.Error(), row.nokv+" dev: ") || !strings.Contains(err.Error(), row.why) || !strings.Contains(err.Error(), "environment variable NOKV") {
+				t.Errorf("it says %v, want %q", err, row.why)
+			}
+			empty(t, tmp)
+		})
+	}
+}
+
 // A command of nokv that Ctrl-C ended says that, and not how it was ended.
 func TestACommandIsEndedWithTheDemo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
