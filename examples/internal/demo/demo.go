@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +31,9 @@ import (
 // endWithin is how long the cluster has to end when it is asked to.
 const endWithin = 10 * time.Second
 
+// interrupted is the exit status of what a second Ctrl-C ended.
+const interrupted = 130
+
 // Demo is a running cluster beside the processes of an example.
 type Demo struct {
 	// Dir is removed at the end: for what the example's processes share.
@@ -39,8 +43,7 @@ type Demo struct {
 
 	nokv string
 	out  *lines
-	// again is a second Ctrl-C, for which Stop waits no more; nil where Ctrl-C is not Main's.
-	again chan os.Signal
+	main *byMain // nil where Ctrl-C is not Main's
 
 	mu       sync.Mutex
 	all      []*Process // the cluster first
@@ -56,19 +59,56 @@ func ends() []os.Signal {
 	return all
 }
 
-// byMain is the key of what a context has that Main gives.
-type byMain struct{}
+// byMain is what a context has that Main gives, under keyOfMain.
+type byMain struct {
+	end      context.CancelFunc
+	stopping atomic.Bool    // there is a Demo, which has to be stopped
+	again    chan os.Signal // a second Ctrl-C, for which Stop waits no more
+}
 
-// Main runs an example's command until it is done, or Ctrl-C, and returns the exit status.
+type keyOfMain struct{}
+
+// Main runs an example's command until it is done, or Ctrl-C, and returns the exit status. A second Ctrl-C ends it as
+// it is, unless a Demo has to be stopped.
 func Main(run func(context.Context) error) int {
-	ctx, stop := signal.NotifyContext(context.WithValue(context.Background(), byMain{}, ends()), ends()...)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it as it is, unless a Demo has to be stopped
+	m := &byMain{again: make(chan os.Signal, 1)}
+	ctx, end := context.WithCancel(context.WithValue(context.Background(), keyOfMain{}, m))
+	defer end()
+	m.end = end
+	signals, done := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, ends()...)
+	defer signal.Stop(signals)
+	var heard sync.WaitGroup
+	defer heard.Wait()
+	defer close(done)
+	heard.Go(func() { m.listen(signals, done) })
 	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
+}
+
+// listen does what signals ask for until done.
+func (m *byMain) listen(signals chan os.Signal, done chan struct{}) {
+	for first := true; ; first = false {
+		select {
+		case <-done:
+			return
+		case s := <-signals:
+			switch {
+			case first:
+				m.end()
+			case !m.stopping.Load():
+				os.Exit(interrupted)
+			default:
+				select {
+				case m.again <- s:
+				default:
+				}
+			}
+		}
+	}
 }
 
 // Parse parses the flags of a command that takes words words behind them. What is wrong is said once, by the
@@ -91,20 +131,23 @@ func Parse(f *flag.FlagSet, args []string, words int) error {
 
 // Start builds nokv, unless the environment variable NOKV says where it is, and starts a cluster.
 func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
-	dir, err := os.MkdirTemp("", "nokv-example-")
-	if err != nil {
-		return nil, err
-	}
-	d := &Demo{Dir: dir, out: &lines{w: out}, nokv: os.Getenv("NOKV")}
-	if all, ok := ctx.Value(byMain{}).([]os.Signal); ok {
-		d.again = make(chan os.Signal, 1)
-		signal.Notify(d.again, all...)
+	d := &Demo{out: &lines{w: out}, nokv: os.Getenv("NOKV")}
+	if m, ok := ctx.Value(keyOfMain{}).(*byMain); ok {
+		d.main = m
+		m.stopping.Store(true) // before there is anything
+		signal.Ignore(syscall.SIGPIPE) // where the first line that nobody reads would be the end of it
+		d.out.unread = m.end
 	}
 	defer func() {
 		if err != nil {
 			d.Stop()
 		}
 	}()
+	dir, err := os.MkdirTemp("", "nokv-example-")
+	if err != nil {
+		return nil, err
+	}
+	d.Dir = dir
 	d.Say("files are in " + dir + " until the example ends; kill -9 leaves them there")
 	if d.nokv == "" {
 		d.nokv = filepath.Join(dir, "nokv")
@@ -120,18 +163,24 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 		}
 	}
 	read, write := io.Pipe()
+	noCluster := func(err error) error {
+		return fmt.Errorf("no cluster runs: %s dev: %w: what it said is above; say with the environment variable NOKV where the program nokv is", d.nokv, err)
+	}
 	cluster, err := d.spawn(ctx, "cluster", d.nokv, write, "dev", "--workdir", filepath.Join(dir, "cluster"), "-o", "json")
 	if err != nil {
-		return nil, err
+		return nil, noCluster(err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = write.CloseWithError(ctx.Err()) })()
 	go func() {
 		<-cluster.ended
-		_ = write.CloseWithError(fmt.Errorf("the cluster ended: %w", cluster.err))
+		_ = write.CloseWithError(errors.New("it ended: " + cluster.cmd.ProcessState.String()))
 	}()
 	var said struct{ Coordinators []string }
 	if err := json.NewDecoder(read).Decode(&said); err != nil {
-		return nil, err
+		return nil, noCluster(err)
+	}
+	if len(said.Coordinators) == 0 {
+		return nil, noCluster(errors.New("it names no coordinator"))
 	}
 	d.Coordinators = strings.Join(said.Coordinators, ",")
 	d.Say("a cluster runs: three root peers and two coordinators, at " + d.Coordinators)
@@ -149,6 +198,7 @@ func (d *Demo) Say(text string) { d.out.write("", text) }
 // NoKV runs a command of nokv to its end, and returns what it printed.
 func (d *Demo) NoKV(ctx context.Context, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, d.nokv, args...)
+	c.SysProcAttr = procs.Attributes()
 	c.Env = append(os.Environ(), "NOKV_COORDINATOR_ADDR="+d.Coordinators)
 	var errs strings.Builder
 	c.Stderr = &errs
@@ -191,7 +241,6 @@ type Process struct {
 	Name  string
 	cmd   *exec.Cmd
 	ended chan struct{}
-	err   error
 }
 
 func (d *Demo) spawn(ctx context.Context, name, path string, to io.Writer, args ...string) (*Process, error) {
@@ -231,7 +280,7 @@ func (d *Demo) spawn(ctx context.Context, name, path string, to io.Writer, args 
 	d.all = append(d.all, p)
 	go func() {
 		defer close(p.ended)
-		p.err = p.cmd.Wait()
+		_ = p.cmd.Wait() // how it ended is read from its state
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if !d.stopping {
@@ -257,21 +306,19 @@ func (p *Process) Ended() <-chan struct{} { return p.ended }
 // Signal sends a signal, if the process still runs.
 func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Kill ends the process as kill -9 does, and waits for that.
+// Kill ends the process as kill -9 does, with those of its group, and waits for that.
 func (p *Process) Kill() {
-	p.Signal(syscall.SIGKILL)
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // fails only when it is gone
 	<-p.ended
 }
 
 // Stop ends every process, the cluster last, and removes Dir. A second Ctrl-C has it wait for nothing,
 // and ends nothing before that.
 func (d *Demo) Stop() {
-	if d.again != nil {
-		defer signal.Stop(d.again)
-		select {
-		case <-d.again: // the first one
-		default:
-		}
+	var again chan os.Signal
+	if d.main != nil {
+		again = d.main.again
+		defer d.main.stopping.Store(false)
 	}
 	d.mu.Lock()
 	all := d.all
@@ -282,7 +329,7 @@ func (d *Demo) Stop() {
 			all[i].Signal(syscall.SIGTERM)
 			select {
 			case <-all[i].ended:
-			case <-d.again:
+			case <-again:
 			case <-time.After(endWithin):
 			}
 		}
@@ -297,10 +344,15 @@ func (d *Demo) Stop() {
 type lines struct {
 	mu sync.Mutex
 	w  io.Writer
+	// unread is called when w is a pipe that nobody reads any more; nil: nothing is.
+	unread func()
 }
 
 func (l *lines) write(name, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fmt.Fprintf(l.w, "%s  %-8s %s\n", time.Now().Format("15:04:05.000"), name, text)
+	_, err := fmt.Fprintf(l.w, "%s  %-8s %s\n", time.Now().Format("15:04:05.000"), name, text)
+	if errors.Is(err, syscall.EPIPE) && l.unread != nil {
+		l.unread()
+	}
 }

@@ -99,6 +99,29 @@ func TestASecondCtrlCLeavesNothing(t *testing.T) {
 	}
 }
 
+// An example that nobody reads any more, as behind head, or tee at Ctrl-C, ends and leaves nothing.
+func TestAnExampleThatNobodyReadsLeavesNothing(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	c := exec.Command(os.Args[0], "example")
+	c.Env = append(os.Environ(), "NOKV="+script(t, "nokv", `echo '{"coordinators": ["h:1"]}'; trap 'exit 0' TERM; while :; do echo here >&2; sleep 0.1; done`))
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	_ = out.Close()
+	if err := c.Wait(); err != nil {
+		t.Error(err)
+	}
+	empty(t, tmp)
+}
+
 // Ctrl-C while nokv is built ends the compilers with it, and leaves none of their files.
 func TestCtrlCEndsTheBuild(t *testing.T) {
 	tmp := t.TempDir()
@@ -132,6 +155,30 @@ func TestCtrlCEndsTheBuild(t *testing.T) {
 	empty(t, tmp)
 	if said, err := io.ReadAll(from); err != nil || len(said) > 0 {
 		t.Errorf("the compiler %s: %v", said, err)
+	}
+}
+
+// What is no nokv is told, with what to do.
+func TestWhatIsNoNoKVIsTold(t *testing.T) {
+	for name, row := range map[string]struct{ nokv, why string }{
+		"not there":          {filepath.Join(t.TempDir(), "nokv"), "no such file"},
+		"no program":         {t.TempDir(), "permission denied"},
+		"ends":               {script(t, "nokv", ""), "it ended: exit status 0"},
+		"fails":              {script(t, "nokv", "exit 3"), "it ended: exit status 3"},
+		"says something":     {script(t, "nokv", "echo hello; exec sleep 60"), "invalid character"},
+		"names nobody":       {script(t, "nokv", "echo '{}'; exec sleep 60"), "it names no coordinator"},
+		"says half and ends": {script(t, "nokv", "printf '{'"), "it ended: exit status 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tmp := t.TempDir()
+			t.Setenv("TMPDIR", tmp)
+			t.Setenv("NOKV", row.nokv)
+			_, err := Start(t.Context(), io.Discard)
+			if err == nil || !strings.Contains(err.Error(), row.nokv+" dev: ") || !strings.Contains(err.Error(), row.why) || !strings.Contains(err.Error(), "environment variable NOKV") {
+				t.Errorf("it says %v, want %q", err, row.why)
+			}
+			empty(t, tmp)
+		})
 	}
 }
 
