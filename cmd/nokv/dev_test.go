@@ -198,7 +198,9 @@ func TestDevPrintsJSON(t *testing.T) {
 func TestDevExportsItsCertificatesToo(t *testing.T) {
 	for _, certs := range []string{"", "/a/certs/operator-dev", "/it's $HOME \"here\"; exit 1"} {
 		d := devFile{Coordinators: []string{"127.0.0.1:1", "127.0.0.1:2"}, Certs: certs}
-		said, err := exec.Command("/bin/sh", "-c", "unset NOKV_CERTS; "+d.export()+"\nenv | grep ^NOKV_ | sort").Output()
+		shell := exec.Command("/bin/sh", "-c", d.export()+"\nenv | grep ^NOKV_ | sort")
+		shell.Env = []string{"PATH=" + os.Getenv("PATH")}
+		said, err := shell.Output()
 		want := "NOKV_COORDINATOR_ADDR=127.0.0.1:1,127.0.0.1:2\n"
 		if certs != "" {
 			want = "NOKV_CERTS=" + certs + "\n" + want

@@ -67,6 +67,21 @@ func (s State) play(m Move) (State, error) {
 	return next, nil
 }
 
+// sound says whether it is a board behind its moves.
+func (s State) sound() bool {
+	b := State{Turn: s.Turn - len(s.Moves), Game: s.Game}
+	if s.Moves == "" || b.Turn < 0 || (b.Turn == 0) != (s.Game == 1) {
+		return s == State{}
+	}
+	for i, c := range s.Moves {
+		var err error
+		if b, err = b.play(Move{Turn: b.Turn + 1, Seat: i%2 + 1, Column: int(c - '0')}); err != nil {
+			return false
+		}
+	}
+	return b == s
+}
+
 // open says whether a disc may go into a column.
 func open(moves string, column int) bool {
 	return column >= 0 && column < columns && strings.Count(moves, string(rune('0'+column))) < rows

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -358,6 +360,18 @@ func TestPageShowsCoresAndBoards(t *testing.T) {
 	defer refused.Body.Close()
 	if refused.StatusCode != http.StatusForbidden {
 		t.Errorf("another site's page kills a core: %s", refused.Status)
+	}
+}
+
+// The page shows boards of any number and any name, in their order, and goes on when the example comes back.
+func TestThePageOfManyBoards(t *testing.T) {
+	if err := exec.Command("node", "--version").Run(); err != nil {
+		t.Skipf("SKIPPED: the script of the page needs node, which is not installed: %v", err)
+	}
+	c := exec.Command("node", "testdata/page.mjs")
+	c.Stdin = bytes.NewReader(page)
+	if said, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, said)
 	}
 }
 

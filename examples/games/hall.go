@@ -66,6 +66,9 @@ type hall struct {
 
 // newHall makes the keyspace and starts a proxy at an address.
 func newHall(ctx context.Context, d *demo.Demo, c *client.Client, proxy string, pace time.Duration, keyspaceArgs []string) (*hall, error) {
+	if err := os.Mkdir(d.Dir+"/boards", 0o755); err != nil {
+		return nil, err
+	}
 	if _, err := d.NoKV(ctx, keyspaceArgs...); err != nil {
 		return nil, err
 	}
@@ -311,12 +314,12 @@ func (h *hall) events(w http.ResponseWriter, req *http.Request) {
 
 // show is all of it: a cluster, cores, players and the page.
 func show(ctx context.Context, address string, boards int, pace time.Duration) error {
-	if boards < 0 || boards > mostBoards || pace <= 0 {
-		return fmt.Errorf("--boards %d, --pace %v: want 0 to %d boards, and a time above 0", boards, pace, mostBoards)
+	if boards < 0 || boards > mostBoards || pace <= 0 || pace > time.Hour {
+		return fmt.Errorf("--boards %d, --pace %v: want 0 to %d boards, and a time above 0, up to an hour", boards, pace, mostBoards)
 	}
 	lis, err := net.Listen("tcp", address)
 	if err != nil {
-		return err
+		return fmt.Errorf("the page: %w: say with --page where else", err)
 	}
 	defer lis.Close()
 	d, err := demo.Start(ctx, os.Stdout)

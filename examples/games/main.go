@@ -12,8 +12,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -34,6 +36,8 @@ const (
 	pageAddress = "127.0.0.1:8090"
 	// endWithin is how long a core that was asked to end has to give its boards away.
 	endWithin = 20 * time.Second
+	// moveWithin is how long a move is tried.
+	moveWithin = time.Minute
 )
 
 func main() { os.Exit(demo.Main(func(ctx context.Context) error { return run(ctx, os.Args[1:]) })) }
@@ -51,7 +55,8 @@ func run(ctx context.Context, args []string) error {
 	page := f.String("page", pageAddress, "`address` of the page, on this machine")
 	boards := f.Int("boards", 150, "how many boards are played")
 	pace := f.Duration("pace", time.Second, "`time` between two moves on a board")
-	if err := demo.Parse(f, args, 2); err != nil {
+	words := map[string]int{"move": 2}
+	if err := demo.Parse(f, args, words[command]); err != nil {
 		return err
 	}
 	switch command {
@@ -59,13 +64,21 @@ func run(ctx context.Context, args []string) error {
 		return show(ctx, *page, *boards, *pace)
 	case "move":
 		column, err := strconv.Atoi(f.Arg(1))
-		if f.NArg() != 2 || err != nil {
+		if f.NArg() != 2 || err != nil || f.Arg(0) == "" {
 			return fmt.Errorf("say which board and which column, 0 to %d: games move ann 3", columns-1)
 		}
 		return moveOnce(ctx, *proxy, f.Arg(0), column)
 	case "core":
 		if *id == "" || *dir == "" || *ends == "" {
 			return errors.New("say who the core is, where boards are, and where coordinators: --id, --dir, --coordinator-addr")
+		}
+		// A core that cannot write would be given boards all the same.
+		try, err := os.CreateTemp(*dir, ".core-")
+		if err != nil {
+			return fmt.Errorf("--dir is %q, where no board can be written: %w: name the folder that the cores share, or make it", *dir, err)
+		}
+		if err := errors.Join(try.Close(), os.Remove(try.Name())); err != nil {
+			return err
 		}
 		return serve(ctx, *id, *dir, strings.Split(*ends, ","))
 	}
@@ -118,9 +131,10 @@ func serve(ctx context.Context, id, dir string, coordinators []string) error {
 
 // moveOnce is a player that makes one move, of whoever's turn it is, and has it acknowledged.
 func moveOnce(ctx context.Context, proxy, name string, column int) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, moveWithin)
 	defer cancel()
 	var mine Move
+	var why error // the last try was in vain
 	for {
 		said, err := func() (said Message, err error) {
 			c, err := connect(ctx, proxy, name)
@@ -151,17 +165,50 @@ func moveOnce(ctx context.Context, proxy, name string, column int) error {
 			fmt.Printf("turn %d of %s is made: game %d, moves %s, won by %s; core %s, process %d\n",
 				mine.Turn, name, said.Game, said.Moves, cmp.Or(said.Over, "nobody"), said.Core, said.PID)
 			return nil
-		case ctx.Err() != nil:
+		case ctx.Err() == nil && mine.Turn == 0 && isFinal(err):
 			return err
+		case ctx.Err() == nil:
+			why = err
+			pause(ctx, redialAfter)
+			continue
+		case mine.Turn == 0:
+			return fmt.Errorf("no move was made: %v; the last try: %v", ctx.Err(), cmp.Or(why, err))
 		}
-		pause(ctx, redialAfter)
+		return fmt.Errorf("turn %d of %s is not acknowledged, and may be made: %v; the last try: %v", mine.Turn, name, ctx.Err(), cmp.Or(why, err))
 	}
+}
+
+// refusal is what a proxy or a core answers in place of a connection.
+type refusal struct {
+	status int
+	said   string
+}
+
+func (r *refusal) Error() string {
+	return fmt.Sprintf("the proxy answers %d: %s", r.status, r.said)
+}
+
+// isFinal says whether it is of no use to try again: the request is refused as it is, or no proxy is there.
+func isFinal(err error) bool {
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r.status/100 == 4 && r.status != http.StatusTooManyRequests
+	}
+	return !errors.Is(err, context.DeadlineExceeded)
 }
 
 // connect is a connection to a board, wherever it is: the proxy holds the request until a core has it.
 func connect(ctx context.Context, proxy, name string) (*websocket.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()
-	c, _, err := websocket.Dial(ctx, "ws://"+proxy+"/boards/"+name, nil)
-	return c, err
+	c, resp, err := websocket.Dial(ctx, "ws://"+proxy+"/boards/"+url.PathEscape(name), nil)
+	switch {
+	case err == nil:
+		return c, nil
+	case ctx.Err() != nil:
+		return nil, err
+	case resp == nil:
+		return nil, fmt.Errorf("%w: say with --proxy where nokv proxy is", err)
+	}
+	said, _ := io.ReadAll(resp.Body)
+	return nil, &refusal{resp.StatusCode, strings.TrimSpace(string(said))}
 }

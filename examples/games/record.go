@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,10 @@ import (
 )
 
 // errReplaced says that a later owner of a board writes its record by now.
-var errReplaced = errors.New("another core has the board by now")
+var errReplaced = errors.New("another core has the board by now, or this is the folder of another cluster, which needs one of its own")
+
+// errRemoved says that what was written is in no folder any more.
+var errRemoved = errors.New("it was removed while a core wrote it: put it back")
 
 // record is where an owner of a board writes what became of it: a file of its own in the board's
 // folder, named by its region and epoch, and by how often it acquired it at that, so that names are in
@@ -33,16 +37,17 @@ type record struct {
 	older []string
 }
 
-// openRecord begins the record of an owner, and returns the board as the owners before left it.
+// openRecord begins the record of an owner, and returns the board as the owners before left it. It makes the board's
+// folder, and none above that: what is gone has not to look like boards that nobody has played.
 func openRecord(dir string, id rooted.RegionID, epoch rooted.Epoch) (_ *record, s State, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, s, err
 	}
 	r := &record{dir: dir}
 	if r.name, err = nameOf(dir, fmt.Sprintf("%016x-%016x-%016x-", uint64(id), epoch.Version, epoch.ConfVersion)); err != nil {
 		return nil, s, err
 	}
-	if err := r.newest(); err != nil {
+	if err := r.isLast(); err != nil && !errors.Is(err, errRemoved) { // it is not there yet
 		return nil, s, err
 	}
 	path := filepath.Join(dir, r.name)
@@ -54,7 +59,7 @@ func openRecord(dir string, id rooted.RegionID, epoch rooted.Epoch) (_ *record, 
 			err = errors.Join(err, r.close(), os.Remove(path))
 		}
 	}()
-	if err := r.newest(); err != nil {
+	if err := r.isLast(); err != nil {
 		return nil, s, err
 	}
 	names, err := names(dir)
@@ -79,7 +84,7 @@ func (r *record) add(s State) error {
 	if err := r.sync(); err != nil {
 		return err
 	}
-	if err := r.newest(); err != nil {
+	if err := r.isLast(); err != nil {
 		return err
 	}
 	for _, name := range r.older {
@@ -125,45 +130,72 @@ func nameOf(dir, owner string) (string, error) {
 	return fmt.Sprintf("%s%016x", owner, times+1), err
 }
 
-// newest is errReplaced if there is a later file than its own.
-func (r *record) newest() error {
+// isLast says whether its own file is there, and none that is later: if not, it is errRemoved or errReplaced.
+func (r *record) isLast() error {
 	all, err := names(r.dir)
-	if err != nil {
-		return err
+	if err == nil && !slices.Contains(all, r.name) {
+		all, err = names(r.dir) // a later owner has made its own before it removes this one
 	}
-	if len(all) > 0 && all[len(all)-1] > r.name {
+	switch {
+	case err != nil:
+		return err
+	case len(all) > 0 && all[len(all)-1] > r.name:
 		return fmt.Errorf("%w: %s/%s is later than %s", errReplaced, r.dir, all[len(all)-1], r.name)
+	case !slices.Contains(all, r.name):
+		return fmt.Errorf("%s/%s: %w", r.dir, r.name, errRemoved)
 	}
 	return nil
 }
 
 func (r *record) close() error { return r.file.Close() }
 
-// names are the files of a folder, of the first owner to the last.
+var recordName = regexp.MustCompile("^[0-9a-f]{16}(-[0-9a-f]{16}){3}$")
+
+// names are the records in a folder, of the first owner to the last.
 func names(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir) // in the order of names
 	all := []string{}
 	for _, e := range entries {
-		all = append(all, e.Name())
+		if recordName.MatchString(e.Name()) {
+			all = append(all, e.Name())
+		}
 	}
 	return all, err
 }
 
-// last is the last line that is whole: what is behind it was not acknowledged.
+// last is the last line that is whole: what is behind it was not acknowledged. No crash leaves a line that is whole
+// and no board, but as the last one: any other is damage, and nobody knows what was behind it.
 func last(path string) (s State, err error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return s, err
 	}
-	for len(raw) > 0 {
+	for n := 1; ; n++ {
 		line, rest, whole := bytes.Cut(raw, []byte{'\n'})
-		var next State
-		if !whole || json.Unmarshal(line, &next) != nil {
-			break
+		if !whole {
+			return s, nil
+		}
+		next, err := parse(line)
+		if err != nil && len(rest) == 0 && !json.Valid(line) {
+			return s, nil
+		}
+		if err != nil {
+			return s, fmt.Errorf("%s is damaged, line %d: %w: put it back as it was; or remove it, and the board is as the file before has it, or empty", path, n, err)
 		}
 		s, raw = next, rest
 	}
-	return s, nil
+}
+
+// parse is a board of a line, which is as write writes it.
+func parse(line []byte) (s State, err error) {
+	if err := json.Unmarshal(line, &s); err != nil {
+		return s, err
+	}
+	again, err := json.Marshal(s)
+	if err == nil && (!bytes.Equal(again, line) || !s.sound()) {
+		err = errors.New("it is no board of connect four, or of a later version")
+	}
+	return s, err
 }
 
 func syncDir(path string) error {

@@ -128,7 +128,7 @@ func TestAFileThatALaterOwnerRemovedIsNoFailure(t *testing.T) {
 // A file that ends in the middle of a line, or in what no move is, ends before that.
 func TestTornLinesAreNotRead(t *testing.T) {
 	whole := `{"turn":1,"game":1,"moves":"3"}` + "\n"
-	for _, torn := range []string{"", `{"turn":2,"ga`, `{"turn":2,"game":1,"moves":"34"}`, "\x00\x00\x00\n", "\n" + whole} {
+	for _, torn := range []string{"", `{"turn":2,"ga`, `{"turn":2,"game":1,"moves":"34"}`, "\x00\x00\x00\n"} {
 		dir := filepath.Join(t.TempDir(), "board")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -140,6 +140,86 @@ func TestTornLinesAreNotRead(t *testing.T) {
 		if _, s := begin(t, dir, 7, 2); s != after(t, "3") {
 			t.Errorf("behind %q a board is %+v", torn, s)
 		}
+	}
+}
+
+// What no crash leaves is told, and not taken for a board: else moves that were acknowledged would be gone without a word.
+func TestADamagedRecordIsNoBoard(t *testing.T) {
+	one, two := `{"turn":1,"game":1,"moves":"3"}`+"\n", `{"turn":2,"game":1,"moves":"34"}`+"\n"
+	for _, row := range []string{
+		"null\n", "{}\n", "3\n", "garbage\n" + two, one + "\n" + two, one + "\x00\x00\n" + two, one + "null\n", one + "{}\n",
+		`{"turn":1,"game":1,"moves":"9"}` + "\n", `{"turn":1,"game":1,"moves":"e4"}` + "\n", `{"turn":7,"game":1,"moves":"3333333"}` + "\n",
+		`{"turn":1,"game":1,"moves":"34"}` + "\n", `{"turn":9,"game":1,"moves":"34"}` + "\n", `{"turn":2,"game":2,"moves":"34"}` + "\n",
+		`{"turn":7,"game":1,"moves":"0101010"}` + "\n", `{"turn":8,"game":1,"moves":"01010103"}` + "\n", `{"turn":2,"game":1,"moves":"34","over":"1"}` + "\n",
+		`{"turn":2,"game":1,"moves":"34","clock":60}` + "\n", `{"fen":"8/8","turn":2,"game":1,"moves":"34"}` + "\n", `{"turn":-2,"game":1,"moves":"34"}` + "\n",
+		`{"turn":3,"game":2,"moves":""}` + "\n",
+	} {
+		dir := filepath.Join(t.TempDir(), "board")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, fmt.Sprintf("%016x-%016x-%016x-%016x", 7, 1, 1, 0))
+		if err := os.WriteFile(path, []byte(row), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // it is not made better by having been looked at
+			if _, s, err := openRecord(dir, 7, epoch(2)); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
+				t.Errorf("%q is %+v, %v", row, s, err)
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		begin(t, dir, 7, 2)
+	}
+}
+
+// What else is in a board's folder is nobody's, whatever it is called.
+func TestOtherFilesAreNoRecords(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "board")
+	first, _ := begin(t, dir, 7, 1)
+	write(t, first, after(t, "3"))
+	for _, name := range []string{".DS_Store", "notes", "zzz", first.name + "~", first.name + ".orig"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("null\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second, s := begin(t, dir, 7, 2)
+	if s != after(t, "3") {
+		t.Errorf("the board is %+v", s)
+	}
+	write(t, second, after(t, "34"))
+}
+
+// A record, a folder of a board, or of all boards, that is removed while a core plays there is not made again as if
+// nothing had been there: nothing is acknowledged in it any more.
+func TestWhatWasRemovedIsNotAcknowledged(t *testing.T) {
+	for name, row := range map[string]struct {
+		gone func(root, board string, r *record) string
+	}{
+		"the file":       {func(_, board string, r *record) string { return filepath.Join(board, r.name) }},
+		"its folder":     {func(_, board string, _ *record) string { return board }},
+		"all the boards": {func(root, _ string, _ *record) string { return root }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := filepath.Join(t.TempDir(), "boards")
+			if err := os.Mkdir(root, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			board := filepath.Join(root, "board")
+			r, _ := begin(t, board, 7, 1)
+			write(t, r, after(t, "3"))
+			gone := row.gone(root, board, r)
+			if err := os.RemoveAll(gone); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.add(after(t, "34")); err == nil || !strings.Contains(err.Error(), board) {
+				t.Errorf("a move is written: %v", err)
+			}
+			if _, _, err := openRecord(board, 7, epoch(2)); (err == nil) == (gone == root) {
+				t.Errorf("the next owner: %v", err)
+			}
+		})
 	}
 }
 

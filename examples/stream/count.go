@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -57,8 +58,12 @@ type state struct {
 func (c *counter) Acquire(_ context.Context, r member.Region) error {
 	p := &partition{number: r.Slot(), epoch: r.Epoch}
 	var err error
-	if p.state, _, err = newest(c.dir, p.number); err != nil {
+	var at rooted.Epoch
+	if p.state, at, err = newest(c.dir, p.number); err != nil {
 		return err
+	}
+	if at.NewerThan(p.epoch) { // what is counted here nobody would read
+		return fmt.Errorf("%s is of a later epoch than this worker's, %s: another one has the partition by now; or this is the folder of another cluster or keyspace: name one of its own, or remove its checkpoints, and all is counted again", checkpointPath(c.dir, p.number, at), p.epoch)
 	}
 	known := int64(0)
 	if r.Frontier != "" {
@@ -93,7 +98,7 @@ func (p *partition) check(dir string, counted int64) error {
 	there, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return err
+		return fmt.Errorf("the input is gone: %w: put it back, and start the worker again", err)
 	case !os.SameFile(opened, there):
 		return fmt.Errorf("%s was replaced while it was read: start the worker again", path)
 	case there.Size() < counted:
@@ -134,9 +139,14 @@ func (p *partition) run(ctx context.Context) {
 			continue
 		}
 		if err != nil {
+			again := 10 * time.Millisecond
+			if !errors.Is(err, io.EOF) {
+				fmt.Printf("partition %d is not counted on until it can be read: %v\n", p.number, err)
+				again = time.Second
+			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(10 * time.Millisecond):
+			case <-time.After(again):
 			}
 			continue
 		}
@@ -258,8 +268,11 @@ func newest(dir string, number uint64) (s state, epoch rooted.Epoch, err error) 
 			return s, epoch, err
 		}
 		s = state{}
-		if err = json.Unmarshal(raw, &s); err == nil && (s.Offset < 0 || s.Counts == nil) {
-			err = errors.New("it has no counts up to an offset")
+		if err = json.Unmarshal(raw, &s); err == nil {
+			again, _ := json.Marshal(s) // as save writes it
+			if s.Offset < 0 || s.Counts == nil || !bytes.Equal(again, raw) {
+				err = errors.New("it is not counts up to an offset, or of a later version")
+			}
 		}
 		if err != nil {
 			return s, epoch, fmt.Errorf("checkpoint %s is damaged: %w: remove it, and the partition is counted from the one before", path, err)

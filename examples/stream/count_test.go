@@ -114,7 +114,9 @@ func TestAFolderThatIsGoneIsNotMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := c.Checkpoint(t.Context(), r)
-	says(t, err, inputPath(dir, 3), "no such file")
+	says(t, err, inputPath(dir, 3), "no such file", "put it back")
+	_, err = total(dir)
+	says(t, err, dir, "no such file")
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("it has been made")
 	}
@@ -195,8 +197,33 @@ func TestAnotherFolderIsRefused(t *testing.T) {
 	says(t, newCounter("w1", t.TempDir()).Acquire(t.Context(), part(3, 2, "12")), "has 0 bytes, and 12 of it have been counted", "name the folder")
 }
 
+// The checkpoints of another cluster may be of later epochs: then nobody would ever read what is counted here.
+func TestACheckpointOfALaterEpochIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "one\n")
+	c, r := newCounter("w1", dir), part(3, 9, "")
+	if err := c.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	counting(t, c, r, "one\n")
+	if _, err := c.Release(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	another := newCounter("w1", dir)
+	says(t, another.Acquire(t.Context(), part(3, 2, "")), checkpointPath(dir, 3, r.Epoch), "the folder of another cluster")
+	if err := os.RemoveAll(filepath.Join(dir, "checkpoints")); err != nil {
+		t.Fatal(err)
+	}
+	if err := another.Acquire(t.Context(), part(3, 2, "")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := another.Release(t.Context(), part(3, 2, "")); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestADamagedCheckpointIsNamedAndTheOneBeforeIsEnough(t *testing.T) {
-	for _, damage := range []string{"", "null", `{"offset":4`, "\xff\x00", `{"counts":null,"offset":4}`, `{"offset":-1,"counts":{}}`, `{"offset":4,"counts":{"one":1}}x`} {
+	for _, damage := range []string{"", "null", `{"offset":4`, "\xff\x00", `{"counts":null,"offset":4}`, `{"offset":-1,"counts":{}}`, `{"offset":4,"counts":{"one":1}}x`, `{"offset":4,"counts":{"one":1},"bytes":3}`, `{"turn":1,"game":1,"moves":"3"}`} {
 		t.Run(damage, func(t *testing.T) {
 			dir := t.TempDir()
 			c, r := newCounter("w1", dir), part(3, 1, "")
@@ -234,21 +261,23 @@ func TestCommandsSayWhatIsWrong(t *testing.T) {
 	t.Setenv("NOKV_COORDINATOR_ADDR", "")
 	dir := t.TempDir()
 	for args, want := range map[string]string{
-		"count":                                       `there is no "count"`,
-		"counts":                                      "name the one that the workers share",
-		"counts --dir " + dir + "/none":               "name the one that the workers share",
-		"counts --dir " + dir + " more":               `"more" is one word too many`,
-		"counts --nope":                               "stream counts --help",
-		"worker w1 --dir " + dir:                      `"w1" is one word too many`,
-		"worker --dir " + dir + " --id w1":            "say who the worker is and where coordinators are",
-		"worker --dir " + dir + "/none --id w1":       "name the one that the workers share",
-		"produce --dir " + dir + " --rate 0":          "a rate is above 0",
-		"produce --dir " + dir + " --rate NaN":        "a rate is above 0",
-		"produce --dir " + dir + " --rate -1":         "a rate is above 0",
-		"produce --dir " + dir + " --rate Inf":        "a rate is above 0",
-		"produce --dir " + dir + " --lines -1":        "lines are 0 or more",
-		"produce --dir " + dir + " --lines many":      "stream produce --help",
-		"produce --dir " + inputPath(dir, 0) + "/one": "name the one that the workers share",
+		"count":                                                     `there is no "count"`,
+		"counts":                                                    "name the one that the workers share",
+		"counts --dir " + dir + "/none":                             "name the one that the workers share",
+		"counts --dir " + dir + " more":                             `"more" is one word too many`,
+		"counts --nope":                                             "stream counts --help",
+		"worker w1 --dir " + dir:                                    `"w1" is one word too many`,
+		"worker --dir " + dir + " --id w1":                          "say who the worker is and where coordinators are",
+		"worker --dir " + dir + "/none --id w1":                     "name the one that the workers share",
+		"produce --dir " + dir + " --rate 0":                        "a rate is above 0",
+		"produce --dir " + dir + " --rate NaN":                      "a rate is above 0",
+		"produce --dir " + dir + " --rate -1":                       "a rate is above 0",
+		"produce --dir " + dir + " --rate 1e-300":                   "a rate is above 0",
+		"worker --dir /proc --id w1 --coordinator-addr 127.0.0.1:1": "where no checkpoint can be written",
+		"produce --dir " + dir + " --rate Inf":                      "a rate is above 0",
+		"produce --dir " + dir + " --lines -1":                      "lines are 0 or more",
+		"produce --dir " + dir + " --lines many":                    "stream produce --help",
+		"produce --dir " + inputPath(dir, 0) + "/one":               "name the one that the workers share",
 	} {
 		t.Run(args, func(t *testing.T) { says(t, run(t.Context(), strings.Fields(args)), want) })
 	}

@@ -70,6 +70,9 @@ func (t totals) String() string {
 }
 
 func total(dir string) (t totals, err error) {
+	if _, err := os.Stat(dir); err != nil { // that is not the same as an input with nothing in it
+		return t, err
+	}
 	sum := map[string]uint64{}
 	for n := range uint64(partitions) {
 		s, _, err := newest(dir, n)

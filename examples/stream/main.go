@@ -58,10 +58,18 @@ func run(ctx context.Context, args []string) error {
 	case command == "worker" && (*id == "" || *ends == ""):
 		return errors.New("say who the worker is and where coordinators are: --id, --coordinator-addr")
 	case command == "worker":
+		// A worker that cannot save would be given partitions all the same.
+		try, err := os.CreateTemp(*dir, ".worker-")
+		if err != nil {
+			return fmt.Errorf("--dir is %q, where no checkpoint can be written: %w: name the folder that the workers share", *dir, err)
+		}
+		if err := errors.Join(try.Close(), os.Remove(try.Name())); err != nil {
+			return err
+		}
 		return work(ctx, *id, *dir, strings.Split(*ends, ","))
 	case command == "produce":
-		if *lines < 0 || !(*rate > 0) || *rate > 1e6 {
-			return fmt.Errorf("--lines is %d and --rate %g: lines are 0 or more, and a rate is above 0, up to 1e6 a second", *lines, *rate)
+		if *lines < 0 || !(*rate >= 1e-3) || *rate > 1e6 {
+			return fmt.Errorf("--lines is %d and --rate %g: lines are 0 or more, and a rate is above 0, 0.001 to 1e6 a second", *lines, *rate)
 		}
 		return produce(ctx, *dir, *lines, *rate)
 	}

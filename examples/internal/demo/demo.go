@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +31,9 @@ import (
 // endWithin is how long the cluster has to end when it is asked to.
 const endWithin = 10 * time.Second
 
+// interrupted is the exit status of what a second Ctrl-C ended.
+const interrupted = 130
+
 // Demo is a running cluster beside the processes of an example.
 type Demo struct {
 	// Dir is removed at the end: for what the example's processes share.
@@ -39,22 +43,72 @@ type Demo struct {
 
 	nokv string
 	out  *lines
+	main *byMain // nil where Ctrl-C is not Main's
 
 	mu       sync.Mutex
 	all      []*Process // the cluster first
 	stopping bool
 }
 
-// Main runs an example's command until it is done, or Ctrl-C, and returns the exit status.
+// ends are the signals that end an example: Ctrl-C, kill, and a terminal that is closed, but for nohup.
+func ends() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
+	if signal.Ignored(syscall.SIGHUP) {
+		return all[:2]
+	}
+	return all
+}
+
+// byMain is what a context has that Main gives, under keyOfMain.
+type byMain struct {
+	end      context.CancelFunc
+	stopping atomic.Bool    // there is a Demo, which has to be stopped
+	again    chan os.Signal // a second Ctrl-C, for which Stop waits no more
+}
+
+type keyOfMain struct{}
+
+// Main runs an example's command until it is done, or Ctrl-C, and returns the exit status. A second Ctrl-C ends it as
+// it is, unless a Demo has to be stopped.
 func Main(run func(context.Context) error) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it as it is
+	m := &byMain{again: make(chan os.Signal, 1)}
+	ctx, end := context.WithCancel(context.WithValue(context.Background(), keyOfMain{}, m))
+	defer end()
+	m.end = end
+	signals, done := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, ends()...)
+	defer signal.Stop(signals)
+	var heard sync.WaitGroup
+	defer heard.Wait()
+	defer close(done)
+	heard.Go(func() { m.listen(signals, done) })
 	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
+}
+
+// listen does what signals ask for until done.
+func (m *byMain) listen(signals chan os.Signal, done chan struct{}) {
+	for first := true; ; first = false {
+		select {
+		case <-done:
+			return
+		case s := <-signals:
+			switch {
+			case first:
+				m.end()
+			case !m.stopping.Load():
+				os.Exit(interrupted)
+			default:
+				select {
+				case m.again <- s:
+				default:
+				}
+			}
+		}
+	}
 }
 
 // Parse parses the flags of a command that takes words words behind them. What is wrong is said once, by the
@@ -77,22 +131,31 @@ func Parse(f *flag.FlagSet, args []string, words int) error {
 
 // Start builds nokv, unless the environment variable NOKV says where it is, and starts a cluster.
 func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
-	dir, err := os.MkdirTemp("", "nokv-example-")
-	if err != nil {
-		return nil, err
+	d := &Demo{out: &lines{w: out}, nokv: os.Getenv("NOKV")}
+	if m, ok := ctx.Value(keyOfMain{}).(*byMain); ok {
+		d.main = m
+		m.stopping.Store(true) // before there is anything
+		signal.Ignore(syscall.SIGPIPE) // where the first line that nobody reads would be the end of it
+		d.out.unread = m.end
 	}
-	d := &Demo{Dir: dir, out: &lines{w: out}, nokv: os.Getenv("NOKV")}
 	defer func() {
 		if err != nil {
 			d.Stop()
 		}
 	}()
+	dir, err := os.MkdirTemp("", "nokv-example-")
+	if err != nil {
+		return nil, err
+	}
+	d.Dir = dir
+	d.Say("files are in " + dir + " until the example ends; kill -9 leaves them there")
 	if d.nokv == "" {
 		d.nokv = filepath.Join(dir, "nokv")
 		d.Say("building nokv (a minute the first time)")
 		build := exec.CommandContext(ctx, "go", "build", "-o", d.nokv, "github.com/nokv/nokv/cmd/nokv")
-		// As Ctrl-C ends it, so that it ends its compilers and removes their files.
-		build.Cancel, build.WaitDelay = func() error { return build.Process.Signal(os.Interrupt) }, endWithin
+		// It ends with its compilers, and what they leave is removed with the folder.
+		build.SysProcAttr, build.Env = procs.Attributes(), append(os.Environ(), "GOTMPDIR="+dir)
+		build.Cancel, build.WaitDelay = func() error { return syscall.Kill(-build.Process.Pid, syscall.SIGKILL) }, endWithin
 		if said, err := build.CombinedOutput(); ctx.Err() != nil {
 			return nil, ctx.Err()
 		} else if err != nil {
@@ -100,18 +163,24 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 		}
 	}
 	read, write := io.Pipe()
+	noCluster := func(err error) error {
+		return fmt.Errorf("no cluster runs: %s dev: %w: what it said is above; say with the environment variable NOKV where the program nokv is", d.nokv, err)
+	}
 	cluster, err := d.spawn(ctx, "cluster", d.nokv, write, "dev", "--workdir", filepath.Join(dir, "cluster"), "-o", "json")
 	if err != nil {
-		return nil, err
+		return nil, noCluster(err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = write.CloseWithError(ctx.Err()) })()
 	go func() {
 		<-cluster.ended
-		_ = write.CloseWithError(fmt.Errorf("the cluster ended: %w", cluster.err))
+		_ = write.CloseWithError(errors.New("it ended: " + cluster.cmd.ProcessState.String()))
 	}()
 	var said struct{ Coordinators []string }
 	if err := json.NewDecoder(read).Decode(&said); err != nil {
-		return nil, err
+		return nil, noCluster(err)
+	}
+	if len(said.Coordinators) == 0 {
+		return nil, noCluster(errors.New("it names no coordinator"))
 	}
 	d.Coordinators = strings.Join(said.Coordinators, ",")
 	d.Say("a cluster runs: three root peers and two coordinators, at " + d.Coordinators)
@@ -129,6 +198,7 @@ func (d *Demo) Say(text string) { d.out.write("", text) }
 // NoKV runs a command of nokv to its end, and returns what it printed.
 func (d *Demo) NoKV(ctx context.Context, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, d.nokv, args...)
+	c.SysProcAttr = procs.Attributes()
 	c.Env = append(os.Environ(), "NOKV_COORDINATOR_ADDR="+d.Coordinators)
 	var errs strings.Builder
 	c.Stderr = &errs
@@ -171,7 +241,6 @@ type Process struct {
 	Name  string
 	cmd   *exec.Cmd
 	ended chan struct{}
-	err   error
 }
 
 func (d *Demo) spawn(ctx context.Context, name, path string, to io.Writer, args ...string) (*Process, error) {
@@ -211,7 +280,7 @@ func (d *Demo) spawn(ctx context.Context, name, path string, to io.Writer, args 
 	d.all = append(d.all, p)
 	go func() {
 		defer close(p.ended)
-		p.err = p.cmd.Wait()
+		_ = p.cmd.Wait() // how it ended is read from its state
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if !d.stopping {
@@ -237,14 +306,20 @@ func (p *Process) Ended() <-chan struct{} { return p.ended }
 // Signal sends a signal, if the process still runs.
 func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Kill ends the process as kill -9 does, and waits for that.
+// Kill ends the process as kill -9 does, with those of its group, and waits for that.
 func (p *Process) Kill() {
-	p.Signal(syscall.SIGKILL)
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // fails only when it is gone
 	<-p.ended
 }
 
-// Stop ends every process, the cluster last, and removes Dir.
+// Stop ends every process, the cluster last, and removes Dir. A second Ctrl-C has it wait for nothing,
+// and ends nothing before that.
 func (d *Demo) Stop() {
+	var again chan os.Signal
+	if d.main != nil {
+		again = d.main.again
+		defer d.main.stopping.Store(false)
+	}
 	d.mu.Lock()
 	all := d.all
 	d.stopping = true
@@ -254,22 +329,30 @@ func (d *Demo) Stop() {
 			all[i].Signal(syscall.SIGTERM)
 			select {
 			case <-all[i].ended:
+			case <-again:
 			case <-time.After(endWithin):
 			}
 		}
 		all[i].Kill()
 	}
-	_ = os.RemoveAll(d.Dir)
+	if err := os.RemoveAll(d.Dir); err != nil {
+		d.Say("remove what is left: " + err.Error())
+	}
 }
 
 // lines are written whole, whoever writes them.
 type lines struct {
 	mu sync.Mutex
 	w  io.Writer
+	// unread is called when w is a pipe that nobody reads any more; nil: nothing is.
+	unread func()
 }
 
 func (l *lines) write(name, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fmt.Fprintf(l.w, "%s  %-8s %s\n", time.Now().Format("15:04:05.000"), name, text)
+	_, err := fmt.Fprintf(l.w, "%s  %-8s %s\n", time.Now().Format("15:04:05.000"), name, text)
+	if errors.Is(err, syscall.EPIPE) && l.unread != nil {
+		l.unread()
+	}
 }

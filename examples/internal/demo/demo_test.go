@@ -1,16 +1,186 @@
 package demo
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/nokv/nokv/internal/procs"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "example" { // this program, as an example of the test
+		os.Exit(Main(func(ctx context.Context) error {
+			d, err := Start(ctx, os.Stdout)
+			if err != nil {
+				return err
+			}
+			defer d.Stop()
+			<-ctx.Done()
+			return nil
+		}))
+	}
+	os.Exit(proctest.Main(m))
+}
+
+// example runs one until it has said each of some words, each of which is answered with a signal to its whole group.
+func example(t *testing.T, env string, signals map[string]syscall.Signal) (said string, err error) {
+	t.Helper()
+	c := exec.Command(os.Args[0], "example")
+	c.Env, c.SysProcAttr = append(os.Environ(), env), procs.Attributes()
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		said += lines.Text() + "\n"
+		for word, s := range signals {
+			if strings.Contains(lines.Text(), word) {
+				if err := syscall.Kill(-c.Process.Pid, s); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	return said, c.Wait()
+}
+
+// script is a program that stands in for one that an example starts.
+func script(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func empty(t *testing.T, dir string) {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A second Ctrl-C ends the wait for a cluster that does not end, and leaves nothing either. A terminal that is
+// closed is Ctrl-C.
+func TestASecondCtrlCLeavesNothing(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(s.String(), func(t *testing.T) {
+			tmp := t.TempDir()
+			t.Setenv("TMPDIR", tmp)
+			nokv := script(t, "nokv", `trap 'echo is asked to end >&2' TERM; echo '{"coordinators": ["h:1"]}'; while :; do sleep 0.1; done`)
+			said, err := example(t, "NOKV="+nokv, map[string]syscall.Signal{"a cluster runs": s, "is asked to end": s})
+			if err != nil || !strings.Contains(said, "is asked to end") {
+				t.Errorf("it ends with %v, and says %s", err, said)
+			}
+			if !strings.Contains(said, "files are in "+tmp) {
+				t.Errorf("it does not say what kill -9 leaves: %s", said)
+			}
+			empty(t, tmp)
+		})
+	}
+}
+
+// An example that nobody reads any more, as behind head, or tee at Ctrl-C, ends and leaves nothing.
+func TestAnExampleThatNobodyReadsLeavesNothing(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	c := exec.Command(os.Args[0], "example")
+	c.Env = append(os.Environ(), "NOKV="+script(t, "nokv", `echo '{"coordinators": ["h:1"]}'; trap 'exit 0' TERM; while :; do echo here >&2; sleep 0.1; done`))
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	_ = out.Close()
+	if err := c.Wait(); err != nil {
+		t.Error(err)
+	}
+	empty(t, tmp)
+}
+
+// Ctrl-C while nokv is built ends the compilers with it, and leaves none of their files.
+func TestCtrlCEndsTheBuild(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	t.Setenv("NOKV", "")
+	pipe := filepath.Join(t.TempDir(), "pipe") // is at its end when nobody writes there any more
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tool := script(t, "go", `exec 3> `+pipe+`; mkdir "${GOTMPDIR:-$TMPDIR}/go-build1"; (echo compiles >&3; sleep 60; echo went on >&3) & wait`)
+	t.Setenv("PATH", filepath.Dir(tool)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Start(ctx, io.Discard)
+		ended <- err
+	}()
+	compiler, err := os.Open(pipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer compiler.Close()
+	from := bufio.NewReader(compiler)
+	if _, err := from.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ends with %v", err)
+	}
+	empty(t, tmp)
+	if said, err := io.ReadAll(from); err != nil || len(said) > 0 {
+		t.Errorf("the compiler %s: %v", said, err)
+	}
+}
+
+// What is no nokv is told, with what to do.
+func TestWhatIsNoNoKVIsTold(t *testing.T) {
+	for name, row := range map[string]struct{ nokv, why string }{
+		"not there":          {filepath.Join(t.TempDir(), "nokv"), "no such file"},
+		"no program":         {t.TempDir(), "permission denied"},
+		"ends":               {script(t, "nokv", ""), "it ended: exit status 0"},
+		"fails":              {script(t, "nokv", "exit 3"), "it ended: exit status 3"},
+		"says something":     {script(t, "nokv", "echo hello; exec sleep 60"), "invalid character"},
+		"names nobody":       {script(t, "nokv", "echo '{}'; exec sleep 60"), "it names no coordinator"},
+		"says half and ends": {script(t, "nokv", "printf '{'"), "it ended: exit status 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tmp := t.TempDir()
+			t.Setenv("TMPDIR", tmp)
+			t.Setenv("NOKV", row.nokv)
+			_, err := Start(t.Context(), io.Discard)
+			if err == nil || !strings.Contains(err.Error(), row.nokv+" dev: ") || !strings.Contains(err.Error(), row.why) || !strings.Contains(err.Error(), "environment variable NOKV") {
+				t.Errorf("it says %v, want %q", err, row.why)
+			}
+			empty(t, tmp)
+		})
+	}
+}
 
 // A command of nokv that Ctrl-C ended says that, and not how it was ended.
 func TestACommandIsEndedWithTheDemo(t *testing.T) {
