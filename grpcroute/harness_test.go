@@ -26,7 +26,7 @@ type app struct {
 	id    string
 	calls atomic.Int64
 	said  func(context.Context) error // nil: nothing
-	left  atomic.Int64                // streams that heard that their region leaves
+	left  atomic.Int64                // streams whose context had ended when their handler was done
 	// stream answers streams instead; nil: they are echoed.
 	stream func(grpc.ServerStream) error
 }
@@ -55,15 +55,17 @@ func (a *app) FullDuplexCall(s grpc.BidiStreamingServer[testgrpc.StreamingOutput
 	if a.stream != nil {
 		return a.stream(s)
 	}
+	defer func() {
+		if s.Context().Err() != nil {
+			a.left.Add(1)
+		}
+	}()
 	for {
 		req, err := s.Recv()
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			if s.Context().Err() != nil {
-				a.left.Add(1)
-			}
 			return err
 		}
 		a.calls.Add(1)

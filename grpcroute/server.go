@@ -217,6 +217,9 @@ func (l *letIn) within(do func() error) error {
 	go func() { done <- do() }() // ends with the stream, soon behind the handler
 	select {
 	case err := <-done:
+		if err != nil && l.ServerStream.Context().Err() != nil {
+			<-l.ctx.Done() // which is told behind gRPC's: a handler that hears of the end finds it in its context
+		}
 		return err
 	case <-l.ctx.Done():
 		select {

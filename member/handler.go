@@ -112,7 +112,7 @@ func (m *Member) startLocked(h Handler, call held.Call) {
 		core.Done(call.ID, res, m.cfg.Clock.Now())
 		m.mu.Unlock()
 		if res.Err != "" {
-			m.log.Warn("a call to the application failed", "call", call.Kind.String(), "region", regionID(call), "err", res.Err)
+			m.failing.Warn(m.log, call.Kind.String()+" failed", "a call to the application failed", "call", call.Kind.String(), "region", regionID(call), "err", res.Err)
 		}
 		m.kick()
 	}()
@@ -135,7 +135,7 @@ func (m *Member) overdue(core *held.Core, t *task, call held.Call) {
 	t.gave = true
 	m.busy--
 	core.Overdue(call.ID, fmt.Sprintf("%s has not returned for %v", call.Kind, m.cfg.HandlerTimeout))
-	m.log.Warn("a call to the application does not return", "call", call.Kind.String(), "region", regionID(call))
+	m.failing.Warn(m.log, call.Kind.String()+" is late", "a call to the application does not return", "call", call.Kind.String(), "region", regionID(call))
 	m.kick()
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/held"
+	"github.com/nokv/nokv/internal/loglimit"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -51,9 +52,11 @@ var (
 // Member is a process that hosts regions. Its methods may be called by any number of
 // goroutines, before, while and after it runs.
 type Member struct {
-	cfg   Config
-	log   hclog.Logger
-	table atomic.Pointer[held.Table]
+	cfg Config
+	log hclog.Logger
+	// failing bounds what is said of calls to the Handler that fail, which are made again.
+	failing loglimit.Lines
+	table   atomic.Pointer[held.Table]
 	// waiting is how many requests wait in Do.
 	waiting atomic.Int64
 	pins    *Pins

@@ -193,7 +193,7 @@ func TestProbeAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, err := client.New(client.Config{Endpoints: []string{"c1"}})
+	c, err := client.New(client.Config{Endpoints: []string{"c1:1"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,18 @@
 package member_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nokv/nokv/member"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
 
 // plain is a Handler that can do no more than one has to.
@@ -61,5 +67,41 @@ func TestPromise3AcquireBehindTheLastRequest(t *testing.T) {
 		}
 		close(free)
 		<-said
+	})
+}
+
+// However many regions are not released, and however often that is tried, it is a line a minute.
+func TestReleasesThatFailDoNotFillTheLog(t *testing.T) {
+	inBubble(t, games, func(b *bubble) {
+		var log bytes.Buffer
+		p := b.start("m1", func(cfg *member.Config) {
+			cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+		})
+		const regions = 50
+		for id := range uint64(regions) {
+			b.cluster.Show("m1", own(id+100, 3))
+		}
+		for id := range uint64(regions) {
+			b.awaitPhase("m1", id+100, serving)
+		}
+		p.app.mu.Lock()
+		p.app.do = func(_ context.Context, call string, _ member.Region) error {
+			if call == "release" {
+				return errors.New("the disk is full")
+			}
+			return nil
+		}
+		p.app.mu.Unlock()
+		for id := range uint64(regions) {
+			b.cluster.Show("m1", moving(id+100, 3, coordinatorv1.MoveRole_MOVE_ROLE_GIVES, "m2", true))
+		}
+		time.Sleep(3*time.Minute + 30*time.Second)
+		p.app.mu.Lock()
+		p.app.do = nil
+		p.app.mu.Unlock()
+		synctest.Wait()
+		if n := strings.Count(log.String(), "a call to the application failed"); n != 4 || strings.Count(log.String(), " more=") != 3 {
+			t.Errorf("%d lines in three minutes, want 4, 3 of them with a number:\n%.2000s", n, log.String())
+		}
 	})
 }

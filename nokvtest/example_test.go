@@ -27,7 +27,7 @@ func testFailover(t *testing.T) {
 
 		m1.Kill(t)
 		route := c.AwaitOwner(t, "games", key, "m2")
-		ask := member.Request{Keyspace: "games", Key: key, Epoch: route.Region.Epoch}
+		ask := member.Request{Keyspace: "games", Key: key, Region: route.Region.ID, Epoch: route.Region.Epoch}
 		if err := m2.Do(t.Context(), ask, func(context.Context, member.Region) error { return nil }); err != nil {
 			t.Error(err)
 		}

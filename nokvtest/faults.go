@@ -24,8 +24,8 @@ func (c *Cluster) FreezePlanner() (thaw func()) {
 // Assign gives the region of a key to a member, and returns its route when the member owns it.
 // In a keyspace of points the region is made if it is not there. An owner that is alive gives it
 // back first; while the planner is frozen it is taken away from it at once, as by nokv region
-// assign --now. That it owns the region may be news to the member: a request with the epoch of
-// the route waits there until it is ready.
+// assign --now. That it owns the region may be news to the member: a request with region and epoch
+// of the route waits there until it is ready.
 func (c *Cluster) Assign(t testing.TB, keyspace string, key []byte, to rooted.MemberID) client.Route {
 	t.Helper()
 	var route client.Route

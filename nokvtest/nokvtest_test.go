@@ -95,7 +95,7 @@ func TestAKilledMemberIsReplaced(t *testing.T) {
 		m1, m2 := c.Member(t, "m1", a1), c.Member(t, "m2", a2, "games")
 		key := []byte("g1")
 		before := c.Assign(t, "games", key, "m1")
-		if err := m1.Do(t.Context(), member.Request{Keyspace: "games", Key: key, Epoch: before.Region.Epoch}, nothing); err != nil {
+		if err := m1.Do(t.Context(), member.Request{Keyspace: "games", Key: key, Region: before.Region.ID, Epoch: before.Region.Epoch}, nothing); err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
@@ -236,7 +236,7 @@ func TestAMemberStopsAndStartsAgain(t *testing.T) {
 		a := &app{}
 		m := c.Member(t, "m1", a)
 		route := c.Assign(t, "games", []byte("g1"), "m1")
-		ask := member.Request{Keyspace: "games", Key: []byte("g1"), Epoch: route.Region.Epoch}
+		ask := member.Request{Keyspace: "games", Key: []byte("g1"), Region: route.Region.ID, Epoch: route.Region.Epoch}
 		if err := m.Do(t.Context(), ask, nothing); err != nil {
 			t.Fatal(err)
 		}

@@ -35,6 +35,9 @@ type Config struct {
 	// Timeout bounds how long an answer of a member is waited for, to the end of its
 	// headers. Default 30 s.
 	Timeout time.Duration
+	// FailedWithin bounds it where the member was said to have failed meanwhile, and another has
+	// the key, counted from when both are known. Default 1 s.
+	FailedWithin time.Duration
 	// Hold bounds how long a request that was not run is kept for its owner. Default 5 s.
 	Hold time.Duration
 
@@ -117,7 +120,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"Dial", c.Dial}, {"Timeout", c.Timeout}, {"Hold", c.Hold}, {"BodyWithin", c.BodyWithin}, {"BodySilence", c.BodySilence}} {
+	}{{"Dial", c.Dial}, {"Timeout", c.Timeout}, {"FailedWithin", c.FailedWithin}, {"Hold", c.Hold}, {"BodyWithin", c.BodyWithin}, {"BodySilence", c.BodySilence}} {
 		if d.value < 0 {
 			return fmt.Errorf("proxy config: %s is negative: %v", d.name, d.value)
 		}
@@ -132,6 +135,7 @@ func (c Config) withDefaults() Config {
 	}{
 		{&c.Dial, time.Second},
 		{&c.Timeout, 30 * time.Second},
+		{&c.FailedWithin, time.Second},
 		{&c.Hold, 5 * time.Second},
 		{&c.BodyWithin, 10 * time.Second},
 		{&c.BodySilence, 30 * time.Second},

@@ -147,12 +147,19 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 	}
 	var conn *memberConn
 	trace := &httptrace.ClientTrace{GotConn: func(g httptrace.GotConnInfo) { conn, _ = g.Conn.(*memberConn) }}
-	resp, err := transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	ctx, answered := p.unlessFailed(req.Context(), x, t)
+	resp, err := transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	if err != nil && conn != nil && conn.broke.Load() && !timedOut(err) {
 		err = fmt.Errorf("the connection ended within the head of an answer: %w", io.ErrUnexpectedEOF)
 	}
 	if err == nil {
 		err = p.judge(&req, x, resp)
+	}
+	if !answered() {
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		err = errFailed{p.cfg.FailedWithin}
 	}
 	if err == nil {
 		return resp, nil
@@ -161,6 +168,48 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 		return nil, &final{err}
 	}
 	return nil, err
+}
+
+// errFailed is no answer of a member that has failed: the connection is given up.
+type errFailed struct{ within time.Duration }
+
+func (e errFailed) Error() string {
+	return fmt.Sprintf("the member has failed and another one has the key; it has not answered for %v since", e.within)
+}
+
+// Is says that the answer is lost.
+func (errFailed) Is(target error) bool { return target == io.ErrUnexpectedEOF }
+
+// unlessFailed is a context that ends when a member has failed, another has the key, and it has not answered for
+// FailedWithin since: one that is stopped, or cut off, keeps its connections. answered is told of its answer, and
+// false if that is too late. It begins to look after FailedWithin, which most requests do not take.
+func (p *Proxy) unlessFailed(ctx context.Context, x *exchange, t router.Target) (_ context.Context, answered func() bool) {
+	if x.fixed {
+		return ctx, func() bool { return true }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var over atomic.Bool
+	o := x.options
+	o.ReassignOrphans, o.ClaimOnMiss = false, false
+	look := time.AfterFunc(p.cfg.FailedWithin, func() {
+		err := p.cfg.Router.Follow(ctx, x.key, o, func(now router.Target, err error) bool {
+			return !over.Load() && (err != nil || !t.Failed() || !ended(now, err, t))
+		})
+		if err != nil || over.Load() {
+			return // the request is over
+		}
+		select {
+		case <-time.After(p.cfg.FailedWithin):
+			if over.CompareAndSwap(false, true) {
+				cancel()
+			}
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() bool {
+		look.Stop()
+		return over.CompareAndSwap(false, true)
+	}
 }
 
 // memberConn is a connection of HTTP/1.1 to a member that knows whether it ended within a line. What comes

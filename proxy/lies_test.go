@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -177,5 +178,55 @@ func TestP76HalfAHeadIsNoAnswer(t *testing.T) {
 				t.Errorf("%s, the member says %q: %s %s behind %d tries, want %s behind %d", c.method, row.head, got, body, asked.Load(), want, tries)
 			}
 		}
+	}
+}
+
+// A member that is stopped keeps its connections: what waits there goes to the next owner when it is
+// said to have failed, if that does no harm, and is told that it may have been run if not. What only
+// takes its time is waited for, also when its key goes elsewhere meanwhile.
+func TestP84P85AStoppedMemberIsNotWaitedFor(t *testing.T) {
+	const failedWithin = 20 * time.Millisecond
+	for _, c := range []struct {
+		name, method  string
+		failed, moved bool
+		want          string
+	}{
+		{"stopped, may be repeated", "GET", true, true, "200 second"},
+		{"stopped, may have been run", "POST", true, true, "502 outcome_unknown"},
+		{"slow, in a planned move", "POST", false, true, "200 first"},
+		{"slow, and nobody else has its key", "GET", true, false, "200 first"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			asked, goes := make(chan struct{}), make(chan struct{})
+			w := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				close(asked)
+				select {
+				case <-goes:
+				case <-r.Context().Done():
+				}
+				_, _ = io.WriteString(w, "first")
+			}), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "second") }))
+			front := serve(t, w.proxy(proxy.Config{Timeout: time.Hour, FailedWithin: failedWithin}).Lookup())
+			answer := make(chan string, 1)
+			go func() {
+				code, h, body := ask(t, c.method, front.URL, "k", "")
+				answer <- fmt.Sprint(code, " ", cmp.Or(h.Get(proxy.HeaderReason), body))
+			}()
+			<-asked
+			if c.failed {
+				w.at(0, failed)
+			}
+			if c.moved {
+				w.move(1)
+			}
+			w.heard()
+			if strings.HasSuffix(c.want, "first") {
+				time.Sleep(10 * failedWithin) // it is given up by then, if it is
+				close(goes)
+			}
+			if got := <-answer; got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
 	}
 }

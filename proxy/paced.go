@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,10 +18,12 @@ type paced struct {
 	control *http.ResponseController
 	silence time.Duration
 	shared  bool // other requests are on the connection: HTTP/2
+	whole   atomic.Bool
 
 	reading sync.Mutex
 	// Guarded by reading, which is held while one reads.
-	stopped error // it went on no more
+	stopped  error // it went on no more
+	finished bool
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -62,15 +65,43 @@ func (b *paced) free() {
 	b.over = true
 }
 
+// answered prepares for an answer that begins now. A server of HTTP/1 throws away what it finds of the
+// body then, unless it is told that the member goes on reading. Nobody reads the rest behind the answer,
+// so that the connection ends with it.
+func (b *paced) answered(resp *http.Response) {
+	if !b.shared && !b.whole.Load() && b.control.EnableFullDuplex() == nil {
+		resp.Header.Set("Connection", "close")
+		resp.Body = earlyAnswer{resp.Body, b}
+	}
+}
+
+// earlyAnswer is one that began before the body of its request was whole.
+type earlyAnswer struct {
+	io.ReadCloser
+	request *paced
+}
+
+// Close implements io.Closer. A connection of HTTP/2 to a member is not closed while the body is read.
+func (a earlyAnswer) Close() error {
+	a.request.finish()
+	return a.ReadCloser.Close()
+}
+
 // Read implements io.Reader. The time of a stream of HTTP/2 runs out though nobody reads, so that
 // it is set only while somebody does: a member that takes its time is not the caller's fault.
 func (b *paced) Read(buf []byte) (int, error) {
 	b.reading.Lock()
 	defer b.reading.Unlock()
+	if b.finished {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	b.within(b.silence)
 	n, err := b.ReadCloser.Read(buf)
 	if b.shared {
 		b.within(0)
+	}
+	if err == io.EOF {
+		b.whole.Store(true)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = &badRequest{http.StatusRequestTimeout, fmt.Sprintf("no more of the body came for %v: send it again, and go on with it", b.silence)}
@@ -88,6 +119,20 @@ func (b *paced) cause(err error) error {
 		return b.stopped
 	}
 	return err
+}
+
+// finish ends reading behind an early answer. The server throws away what comes of the body then, for as
+// long as the caller would be waited for, when it has sent the end of the answer. That takes nobody else to
+// read meanwhile: the server would end that, and then wait for ever.
+func (b *paced) finish() {
+	b.mu.Lock()
+	b.over = true
+	_ = b.control.SetReadDeadline(time.Now())
+	b.mu.Unlock()
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	b.finished = true
+	_ = b.control.SetReadDeadline(time.Now().Add(b.silence))
 }
 
 // Close implements io.Closer: whoever still reads sets no deadline for the next request.

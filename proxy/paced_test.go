@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bufio"
+	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -65,6 +66,97 @@ func TestP81ABodyThatStopsEndsItsConnection(t *testing.T) {
 	for _, r := range w.results {
 		if r.Status == http.StatusRequestTimeout && (r.Tag != proxy.BadRequest || r.Err == nil) {
 			t.Errorf("the result of a body that stopped is %+v", r)
+		}
+	}
+}
+
+// A member that answers while the body still comes gets all of it, whichever protocol either side
+// speaks, and the caller hears it meanwhile. Where that is HTTP/1.1, the connection ends behind it: what
+// is left of a body is never read as a request.
+func TestP11AnAnswerBeforeTheBodyIsWhole(t *testing.T) {
+	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(rw)
+		_ = control.EnableFullDuplex() // HTTP/2 is without
+		rw.WriteHeader(200)
+		_ = control.Flush()
+		if r.URL.Path == "/deaf" {
+			_, _ = io.WriteString(rw, "no")
+			return
+		}
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := r.Body.Read(buf)
+			if _, e := rw.Write(buf[:n]); err != nil || e != nil {
+				return
+			}
+			_ = control.Flush()
+		}
+	}))
+	for _, h2c := range []bool{false, true} {
+		front := serve(t, w.proxy(proxy.Config{H2C: h2c}).Lookup())
+		for _, two := range []bool{false, true} {
+			c := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
+			c.Transport.(*http.Transport).Protocols.SetHTTP1(!two)
+			c.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(two)
+			t.Cleanup(c.CloseIdleConnections)
+			ask := func(path string, body io.Reader, length int64) *http.Response {
+				t.Helper()
+				req, err := http.NewRequestWithContext(t.Context(), "POST", front.URL+path, body)
+				must(t, err)
+				req.Header.Set("K", "k")
+				req.ContentLength = length
+				resp, err := c.Do(req)
+				must(t, err)
+				t.Cleanup(func() { _ = resp.Body.Close() })
+				return resp
+			}
+			want := make([]byte, 3<<20)
+			for i := range want {
+				want[i] = byte(i >> 10) // so that no part is like another
+			}
+			got, err := io.ReadAll(ask("/", bytes.NewReader(want), int64(len(want))).Body)
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("members by HTTP/2 %t, callers by HTTP/2 %t: %d bytes of %d came back, %v", h2c, two, len(got), len(want), err)
+			}
+			in, out := io.Pipe()
+			go func() { _, _ = io.WriteString(out, "one\n") }()
+			turns := ask("/", in, -1)
+			if turns.Close == two {
+				t.Errorf("members by HTTP/2 %t, callers by HTTP/2 %t: the connection ends: %t", h2c, two, turns.Close)
+			}
+			answer := bufio.NewReader(turns.Body)
+			for _, line := range []string{"one\n", "two\n", "three\n"} { // in turns
+				if line != "one\n" {
+					_, err := io.WriteString(out, line)
+					must(t, err)
+				}
+				if got, err := answer.ReadString('\n'); err != nil || got != line {
+					t.Errorf("members by HTTP/2 %t, callers by HTTP/2 %t: %q %v, want %q", h2c, two, got, err, line)
+				}
+			}
+			must(t, out.Close())
+			if rest, err := io.ReadAll(answer); err != nil || len(rest) > 0 {
+				t.Errorf("behind the end came %q %v", rest, err)
+			}
+		}
+		c, err := net.Dial("tcp", front.Listener.Addr().String())
+		must(t, err)
+		defer c.Close()
+		_, err = io.WriteString(c, "POST /deaf HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 1000000\r\n\r\n")
+		must(t, err)
+		must(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+		answer := bufio.NewReader(c)
+		resp, err := http.ReadResponse(answer, nil)
+		must(t, err)
+		if got, err := io.ReadAll(resp.Body); err != nil || string(got) != "no" || !resp.Close {
+			t.Errorf("a member that does not read answers %q %v, and the connection ends: %t", got, err, resp.Close)
+		}
+		_, _ = io.WriteString(c, strings.Repeat("GET / HTTP/1.1\r\nHost: h\r\nK: k\r\n\r\n", 100))
+		if half, ok := c.(*net.TCPConn); ok {
+			_ = half.CloseWrite()
+		}
+		if rest, _ := io.ReadAll(answer); len(rest) > 0 {
+			t.Errorf("the rest of a body was answered: %.100q", rest)
 		}
 	}
 }

@@ -79,6 +79,9 @@ func problemOf(err error) Problem {
 	case timedOut(err):
 		q.Status, q.Reason = http.StatusGatewayTimeout, "upstream_timeout"
 		q.Detail = "the owner did not answer in time, and may have run the request: " + q.Detail
+	case errors.As(err, new(errFailed)):
+		q.Reason = reason.Name(rootv1.Reason_REASON_OUTCOME_UNKNOWN)
+		q.Detail = "the owner may have run the request: repeat it only if that does no harm, or send an Idempotency-Key: " + q.Detail
 	case broken(err):
 		q.Reason = reason.Name(rootv1.Reason_REASON_OUTCOME_UNKNOWN)
 		q.Detail = "the owner ended the connection before it had answered, and may have run the request: repeat it only if that does no harm, or send an Idempotency-Key: " + q.Detail

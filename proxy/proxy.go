@@ -275,6 +275,9 @@ func (p *Proxy) answered(resp *http.Response) error {
 	for _, name := range own {
 		delete(h, name)
 	}
+	if x.paced != nil && resp.StatusCode != http.StatusSwitchingProtocols {
+		x.paced.answered(resp)
+	}
 	h.Set(router.HeaderMember, string(x.target.Member))
 	if x.target.Epoch != (rooted.Epoch{}) {
 		h.Set(router.HeaderEpoch, x.target.Epoch.String())

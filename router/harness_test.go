@@ -27,9 +27,9 @@ type coordinator struct {
 	server *grpc.Server
 
 	mu    sync.Mutex
-	gone  bool   // no such keyspace
-	hangs bool   // it answers no key
-	fed   string // the keyspace whose watch has news; empty: any
+	gone  rootv1.Reason // why there is no such keyspace
+	hangs bool          // it answers no key
+	fed   string        // the keyspace whose watch has news; empty: any
 	begun time.Time
 	index uint64
 	asked int           // keys
@@ -118,8 +118,8 @@ func (c *coordinator) WatchRegions(req *coordinatorv1.WatchRegionsRequest, s grp
 		c.begun = time.Now()
 	}
 	c.mu.Unlock()
-	if gone {
-		return reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no such keyspace")
+	if gone != rootv1.Reason_REASON_UNSPECIFIED {
+		return reason.New(gone, "there is no such keyspace")
 	}
 	if silent {
 		<-s.Context().Done()

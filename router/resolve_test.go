@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -19,6 +20,9 @@ import (
 const (
 	active = rootv1.MemberState_MEMBER_STATE_ACTIVE
 	failed = rootv1.MemberState_MEMBER_STATE_FAILED
+
+	absent = rootv1.Reason_REASON_NOT_FOUND
+	there  = rootv1.Reason_REASON_UNSPECIFIED
 )
 
 // claims makes regions of one member.
@@ -317,13 +321,49 @@ func TestP86KeyspacesAreApart(t *testing.T) {
 	})
 }
 
+// Why a keyspace is not followed is said once, and again when that changes or when it was
+// followed meanwhile.
+func TestRunWarnsOnceOfAKeyspaceThatIsNotFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		b, end := start(t, router.Config{Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})})
+		defer end()
+		said := func(want int, when string) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got := strings.Count(log.String(), "a keyspace is not followed"); got != want {
+				t.Errorf("%s: %d warnings, want %d:\n%s", when, got, want, log.String())
+			}
+		}
+		refused := func(gone rootv1.Reason) {
+			b.c.mu.Lock()
+			b.c.gone = gone
+			b.c.mu.Unlock()
+			b.serveAgain()
+		}
+		refused(absent)
+		said(1, "it is not there")
+		refused(rootv1.Reason_REASON_PERMISSION_DENIED)
+		said(2, "it may not be read")
+		refused(absent)
+		said(3, "it is not there again")
+		refused(there)
+		time.Sleep(10 * time.Second)
+		b.snapshot(region(1, "", "", 2, 1))
+		must(t, b.Wait(t.Context()))
+		refused(absent)
+		said(4, "it was there meanwhile")
+	})
+}
+
 // A keyspace that is not there yet is waited for in the background.
 func TestRunWaitsForAKeyspace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, end := start(t, router.Config{})
 		defer end()
 		b.c.mu.Lock()
-		b.c.gone = true
+		b.c.gone = absent
 		b.c.mu.Unlock()
 		b.serveAgain()
 		time.Sleep(time.Minute)
@@ -333,7 +373,7 @@ func TestRunWaitsForAKeyspace(t *testing.T) {
 			t.Errorf("ready without a keyspace: %v", err)
 		}
 		b.c.mu.Lock()
-		b.c.gone = false
+		b.c.gone = there
 		b.c.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		b.snapshot(region(1, "", "", 2, 1))

@@ -92,8 +92,10 @@ const (
 )
 
 func (v *view) follow(ctx context.Context) error {
+	warned := "" // of what, since it was followed last
 	for pause := againMin; ; pause = min(2*pause, againMax) {
 		begun := time.Now()
+		before, _ := v.cache.At()
 		err := v.cache.Run(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -104,13 +106,28 @@ func (v *view) follow(ctx context.Context) error {
 		if time.Since(begun) > againMax {
 			pause = againMin
 		}
-		v.r.cfg.Logger.Warn("a keyspace is not followed", "keyspace", v.keyspace, "err", err)
+		if at, _ := v.cache.At(); at != before {
+			warned = ""
+		}
+		if why := reasonOf(err); why != warned {
+			v.r.cfg.Logger.Warn("a keyspace is not followed, and tried again until it is", "keyspace", v.keyspace, "err", err)
+			warned = why
+		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// reasonOf is what an error is the same by, whoever said it and however often it was asked.
+func reasonOf(err error) string {
+	var said *client.Error
+	if errors.As(err, &said) {
+		return said.Reason.String()
+	}
+	return fmt.Sprint(err)
 }
 
 // Wait returns when everything has been complete once, or ctx has ended.

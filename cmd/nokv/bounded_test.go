@@ -23,7 +23,7 @@ func TestErrorsRepeatLittle(t *testing.T) {
 		{"events", "--actor", long},
 		{"worker", "--id", "w", "--members", long},
 		{"worker", "--id", spaced},
-		{"worker", "--id", "w", "--keyspaces", parts},
+		{"worker", "--id", "w", "--keyspace", parts},
 		{"worker", "--id", "w", "--step", long},
 		{"region", "get", "--region-id", long},
 		{"region", "assign", long, "m1"},

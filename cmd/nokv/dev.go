@@ -40,6 +40,8 @@ it by themselves: where it is stands in <workdir>/dev.json, and in a file of the
 user's that NOKV_COORDINATOR_ADDR overrules. With --workdir the data and the ports are
 kept; without, they are gone when the process ends. Stop it with Ctrl-C.
 
+Programs that are not this one find it by the line that begins with export.
+
 With -o json it prints what stands in dev.json when the cluster is ready.
 
 With --tls every process has a certificate of its own, made in <workdir>/certs, and
@@ -376,12 +378,7 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 		fmt.Fprintf(e.stdout, "  member %-9sprocess %d   log %s\n", w.Member, w.PID, filepath.Join(d.file.Workdir, w.Member+".log"))
 	}
 	fmt.Fprintf(e.stdout, "  data            %s\n\nTry, in another terminal:\n", data)
-	if noteErr != nil { // the cluster runs; only finding it takes a word more
-		fmt.Fprintf(e.stdout, "  export NOKV_COORDINATOR_ADDR=%s\n", strings.Join(d.file.Coordinators, ","))
-		if d.file.Certs != "" {
-			fmt.Fprintf(e.stdout, "  export NOKV_CERTS=%s\n", d.file.Certs)
-		}
-	}
+	fmt.Fprintf(e.stdout, "  %s\n", d.file.export())
 	fmt.Fprintf(e.stdout, "  go run ./cmd/nokv tso\n  go run ./cmd/nokv region publish a m\n  go run ./cmd/nokv region get banana\n")
 	if len(d.file.Workers) > 0 {
 		fmt.Fprintf(e.stdout, "  kill -9 %d; go run ./cmd/nokv events\n", d.file.Workers[0].PID)

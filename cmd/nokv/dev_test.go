@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,6 +32,9 @@ func TestDevKeepsItsData(t *testing.T) {
 		return proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args})
 	}
 	p := startDev(t, env, workdir, "--coordinators", "3", "--tenure-ttl", longTTL)
+	if d := readDevFile(filepath.Join(workdir, "dev.json")); d == nil || !strings.Contains(p.Log(), "\n  export NOKV_COORDINATOR_ADDR="+strings.Join(d.Coordinators, ",")+"\n") {
+		t.Errorf("dev does not print the line that another terminal needs:\n%s", p.Tail())
+	}
 	raw, err := os.ReadFile(filepath.Join(workdir, "dev.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -188,4 +192,21 @@ func TestDevPrintsJSON(t *testing.T) {
 		t.Errorf("printed:\n%s\ndev.json (%v):\n%s", p.Log(), err, file)
 	}
 	stopDev(t, p)
+}
+
+// The line that another terminal needs is one for a shell, whatever the folder is called.
+func TestDevExportsItsCertificatesToo(t *testing.T) {
+	for _, certs := range []string{"", "/a/certs/operator-dev", "/it's $HOME \"here\"; exit 1"} {
+		d := devFile{Coordinators: []string{"127.0.0.1:1", "127.0.0.1:2"}, Certs: certs}
+		shell := exec.Command("/bin/sh", "-c", d.export()+"\nenv | grep ^NOKV_ | sort")
+		shell.Env = []string{"PATH=" + os.Getenv("PATH")}
+		said, err := shell.Output()
+		want := "NOKV_COORDINATOR_ADDR=127.0.0.1:1,127.0.0.1:2\n"
+		if certs != "" {
+			want = "NOKV_CERTS=" + certs + "\n" + want
+		}
+		if err != nil || string(said) != want {
+			t.Errorf("%s\nsets %q, %v, want %q", d.export(), said, err, want)
+		}
+	}
 }

@@ -46,6 +46,15 @@ func devNotes() string {
 
 func devNote(pid int) string { return filepath.Join(devNotes(), fmt.Sprintf("dev-%d.json", pid)) }
 
+// export is a line of shell, by which other programs find it too.
+func (d *devFile) export() string {
+	line := "export NOKV_COORDINATOR_ADDR=" + strings.Join(d.Coordinators, ",")
+	if d.Certs != "" {
+		line += " NOKV_CERTS='" + strings.ReplaceAll(d.Certs, "'", `'\''`) + "'"
+	}
+	return line
+}
+
 // runningDev is the `nokv dev` of this user that started last; nil when none
 // runs. Notes of processes that were killed are taken away.
 func runningDev() *devFile {

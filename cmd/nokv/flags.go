@@ -167,21 +167,22 @@ func (f *flags) duration(name string, def time.Duration, usage string) *time.Dur
 	return &d
 }
 
-// keyspaces declares --keyspaces, the names of some.
+// keyspaces declares --keyspace, the names of some, and --keyspaces, as it was called.
 func (f *flags) keyspaces(into *[]string) {
-	f.Func("keyspaces", "`names` of the keyspaces whose regions it takes, with commas (default all that are assigned)", func(text string) error {
-		names := strings.Split(text, ",")
-		for i, name := range names {
+	add := func(text string) error {
+		for name := range strings.SplitSeq(text, ",") {
 			switch {
 			case name == "":
 				return errors.New("want names with commas between them: one is empty")
-			case slices.Contains(names[:i], name):
+			case slices.Contains(*into, name):
 				return fmt.Errorf("%s stands twice", name)
 			}
+			*into = append(*into, name)
 		}
-		*into = names
 		return nil
-	})
+	}
+	f.Func("keyspace", "`names` of the keyspaces whose regions it takes, with commas; may be repeated (default all that are assigned)", add)
+	f.Func("keyspaces", "the same as --keyspace: `names`", add)
 }
 
 // label declares --label, which may be repeated.

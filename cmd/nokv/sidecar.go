@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -34,9 +33,9 @@ that it asks in NOKV_SIDECAR_URL, and what guards both in NOKV_SIDECAR_TOKEN; it
 address are in NOKV_MEMBER_ID and NOKV_MEMBER_ADDRESS.
 
 Ctrl-C or SIGTERM gives the regions to others, for --drain at most, and then passes SIGTERM
-on; SIGHUP, SIGUSR1 and SIGUSR2 are passed on at once. The exit status is that of COMMAND,
+on; a second one ends all at once. SIGHUP, SIGUSR1 and SIGUSR2 are passed on at once. The exit status is that of COMMAND,
 128 and the signal's number if one ended it. It is never started again. When this process is
-killed COMMAND is too, on Linux.
+killed COMMAND is too, with what it started in its group.
 
 Without COMMAND the process runs already, --app says where it is asked, and NOKV_SIDECAR_TOKEN
 is set for both. It is not ended, and never said to be dead: when its port is closed, when it
@@ -45,13 +44,7 @@ hangs, and when this process is killed, coordinators know of it by its silence.`
 			s := &sidecarFlags{flags: f, labels: map[string]string{}}
 			f.StringVar(&s.id, "id", "", "`name` of the member, the same after a restart (required)")
 			f.StringVar(&s.address, "address", "", "`host:port` where callers reach the process (required)")
-			f.Func("keyspace", "`name` of a keyspace whose regions it takes; repeat for more (default all that are assigned)", func(name string) error {
-				if name == "" || slices.Contains(s.keyspaces, name) {
-					return errors.New("want a name, each once")
-				}
-				s.keyspaces = append(s.keyspaces, name)
-				return nil
-			})
+			f.keyspaces(&s.keyspaces)
 			f.StringVar(&s.app, "app", "", "`URL` where the process is asked, http://127.0.0.1:PORT (default: the port of --address, on loopback)")
 			f.BoolVar(&s.poll, "poll", false, "the process cannot listen: it asks for its calls")
 			f.StringVar(&s.control, "control", "127.0.0.1:0", "`address` of the port that the process asks; port 0 takes a free one")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,7 +40,7 @@ func TestC06SidecarsWords(t *testing.T) {
 		{"sidecar --id g1 --address 127.0.0.1:1 --app https://127.0.0.1:1 -- true", "want http://"},
 		{"sidecar --id g1 --address 127.0.0.1:1 --control 0.0.0.0:1 -- true", "--insecure"},
 		{"sidecar --id g1 --address 127.0.0.1:1 --ready 0s -- true", "more than 0"},
-		{"sidecar --id g1 --address 127.0.0.1:1 --keyspace a --keyspace a -- true", "each once"},
+		{"sidecar --id g1 --address 127.0.0.1:1 --keyspace a --keyspace a -- true", "stands twice"},
 	} {
 		var stdout, stderr bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
@@ -86,6 +88,49 @@ func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
 			}
 			if raw, err := os.ReadFile(count); err != nil || string(raw) != "x\n" {
 				t.Errorf("it was started %q times, %v", raw, err)
+			}
+		})
+	}
+}
+
+// Who kills the sidecar ends what its process has started too: it would serve as the owner, and
+// nobody would know of it.
+func TestC06AKilledSidecarLeavesNoChildren(t *testing.T) {
+	for name, shell := range map[string]string{
+		"the process waits for its child": "sleep 1000 & echo $!; wait",
+		"the process has ended before":    "sh -c 'sleep 1000 & echo $!'; kill -STOP $PPID; exit 0",
+		"the child ignores SIGTERM":       "sh -c 'trap \"\" TERM HUP; sleep 1000 & echo $!; wait'",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			theirs, ours, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer theirs.Close()
+			cmd := exec.Command(nokvPath(t), "sidecar", "--id", "g1", "--address", "127.0.0.1:1", "--coordinator-addr", "127.0.0.1:1", "--ready", "1h", "--", "sh", "-c", shell)
+			cmd.Env, cmd.Stdout = append(os.Environ(), nokvEnv(t)...), ours
+			err = cmd.Start()
+			_ = ours.Close() // now those alone have it who were started
+			if err != nil {
+				t.Fatal(err)
+			}
+			said := bufio.NewReader(theirs)
+			line, err := said.ReadString('\n')
+			child, bad := strconv.Atoi(strings.TrimSpace(line))
+			if err != nil || bad != nil {
+				t.Fatalf("the child is %q: %v", line, err)
+			}
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			if err := theirs.SetReadDeadline(time.Now().Add(recoverWithin)); err != nil {
+				t.Fatal(err)
+			}
+			if rest, err := io.ReadAll(said); err != nil { // it ends when the last of them has
+				_ = syscall.Kill(child, syscall.SIGKILL)
+				t.Errorf("process %d outlived the sidecar: %v, %s", child, err, rest)
 			}
 		})
 	}

@@ -20,11 +20,11 @@ var tutorials = map[string]struct {
 	judge func(t *testing.T, said string)
 }{
 	"any-language.md": {[]string{"pkill", "python3", "curl"}, []int{8080, 8081, 9001, 9002, 9003}, judgeAnyLanguage},
-	"database.md":     {[]string{"pkill", "awk", "sed"}, []int{20161, 20162, 20163}, judgeDatabase},
-	"actors.md":       {[]string{"pkill", "awk", "sed", "curl"}, nil, judgeActors},
+	"database.md":     {[]string{"pkill", "sed"}, []int{20161, 20162, 20163}, judgeDatabase},
+	"actors.md":       {[]string{"pkill", "sed", "curl"}, nil, judgeActors},
 	"games.md":        {[]string{"pkill", "curl"}, []int{8070, 8071}, judgeGames},
 	"tenantpool.md":   {[]string{"pkill", "curl", "initdb", "postgres"}, []int{8090}, judgeTenantPool},
-	"streams.md":      {[]string{"pkill", "awk", "sed"}, nil, judgeStreams},
+	"streams.md":      {[]string{"pkill", "sed"}, nil, judgeStreams},
 }
 
 // Every tutorial, word for word: what it has for a shell is run by one.
@@ -68,6 +68,7 @@ func TestTutorials(t *testing.T) {
 
 var (
 	shellBlocks = regexp.MustCompile("(?s)```sh\n(.*?)```")
+	loops       = regexp.MustCompile(`(?m)(^|[;&|]\s*)(until|while)\s`)
 	builds      = regexp.MustCompile(`(?m)^go build -o (\S+) \./(\S+)\n`)
 )
 
@@ -76,9 +77,20 @@ var (
 func followTutorial(t *testing.T, name string) string {
 	t.Helper()
 	dir := t.TempDir()
-	script := "set -e\n"
+	script, waits := "set -e\n", ""
 	for _, block := range shellBlocks.FindAllStringSubmatch(readDoc(t, "tutorials/"+name), -1) {
 		script += block[1]
+	}
+	for line := range strings.Lines(script) {
+		if loops.MatchString(line) {
+			t.Errorf("%q waits for ever when something is wrong: use await, as the other pages do", line)
+		}
+		if strings.HasPrefix(line, "await() ") {
+			waits = line
+		}
+	}
+	if said, err := exec.Command("/bin/bash", "-c", "sleep() { :; }\n"+waits+"await 'test 1 = 2'").CombinedOutput(); err == nil || !strings.Contains(string(said), "test 1 = 2") {
+		t.Errorf("await ends with %v and says %q for what does not come", err, said)
 	}
 	built := false
 	for _, b := range builds.FindAllStringSubmatch(script, -1) {

@@ -3,7 +3,10 @@ package client
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -16,7 +19,8 @@ import (
 type Config struct {
 	// Endpoints are gRPC addresses of coordinators, host:port, 1 to 64. They are
 	// tried in this order and never dropped. An address with a scheme
-	// ("dns:///name:port", "unix:path") goes to gRPC as it is.
+	// ("dns:///name:port", "unix:path") goes to gRPC as it is, and with DialOptions
+	// it may be any name that their dialer knows.
 	Endpoints []string
 	// Shuffle puts Endpoints into a random order, so that many clients with the
 	// same list spread over the coordinators.
@@ -71,6 +75,9 @@ func (c Config) Validate() error {
 		if slices.Contains(c.Endpoints[:i], e) {
 			return fmt.Errorf("client config: endpoint %q is listed twice", e)
 		}
+		if !hasScheme(e) && len(c.DialOptions) == 0 && !isHostPort(e) {
+			return fmt.Errorf("client config: endpoint %q: want host:port, such as 10.0.0.1:2379", e)
+		}
 	}
 	for _, d := range []struct {
 		name  string
@@ -92,6 +99,17 @@ func (c Config) Validate() error {
 		return fmt.Errorf("client config: BackoffMax %v is below BackoffMin %v", full.BackoffMax, full.BackoffMin)
 	}
 	return nil
+}
+
+// hasScheme says whether an address is one that gRPC reads by itself.
+func hasScheme(address string) bool {
+	return strings.Contains(address, "://") || strings.HasPrefix(address, "unix:")
+}
+
+func isHostPort(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	number, bad := strconv.ParseUint(port, 10, 16)
+	return err == nil && bad == nil && number > 0 && !strings.ContainsAny(host, " /")
 }
 
 func (c Config) withDefaults() Config {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,7 +89,7 @@ func (s *endpoints) dial(address string) (*endpoint, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
 	)
 	target := address
-	if !strings.Contains(address, "://") && !strings.HasPrefix(address, "unix:") {
+	if !hasScheme(address) {
 		target = "passthrough:///" + address
 		options = append(options, grpc.WithContextDialer(dial.TCP))
 	}

@@ -502,7 +502,17 @@ func TestMisuse(t *testing.T) {
 	if _, err := client.New(client.Config{Endpoints: []string{"a", "a"}}); err == nil {
 		t.Error("an endpoint twice")
 	}
-	c, err := client.New(client.Config{Endpoints: []string{"a"}})
+	for _, address := range []string{"10.0.0.1", "coordinator", "c1:", "c1:0", "c1:port", "c1:65536", "::1", "a b:1", "http//c1:1"} {
+		if _, err := client.New(client.Config{Endpoints: []string{"c2:1", address}}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q: want host:port", address)) {
+			t.Errorf("endpoint %q: %v", address, err)
+		}
+	}
+	for _, address := range []string{"10.0.0.1:2379", "c1:2379", "[::1]:2379", "dns:///c1:2379", "unix:/run/nokv", "unix:///run/nokv"} {
+		c, err := client.New(client.Config{Endpoints: []string{address}})
+		must(t, err)
+		must(t, c.Close())
+	}
+	c, err := client.New(client.Config{Endpoints: []string{"a:1"}})
 	must(t, err)
 	_, err = c.Tso(t.Context(), 0)
 	wantIs(t, err, client.ErrInvalidRequest)

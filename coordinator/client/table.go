@@ -124,16 +124,15 @@ func (t *table) find(routeKey string) *entry {
 	return e
 }
 
-// notAbove is the place of the last head that is not above h, or 0.
-func (l *leaf) notAbove(h uint64) int {
-	// One of each line, so that all are on their way at once.
-	_, a := bits.Sub64(h, l.heads[8], 0)
-	_, b := bits.Sub64(h, l.heads[16], 0)
-	_, c := bits.Sub64(h, l.heads[24], 0)
-	_, d := bits.Sub64(h, l.heads[32], 0)
-	_, e := bits.Sub64(h, l.heads[40], 0)
-	_, f := bits.Sub64(h, l.heads[48], 0)
-	_, g := bits.Sub64(h, l.heads[56], 0)
+// notAbove is the place of the last head that is not above h, or 0. firsts are the heads that begin lines.
+func (l *leaf) notAbove(h uint64, firsts *[8]uint64) int {
+	_, a := bits.Sub64(h, firsts[1], 0)
+	_, b := bits.Sub64(h, firsts[2], 0)
+	_, c := bits.Sub64(h, firsts[3], 0)
+	_, d := bits.Sub64(h, firsts[4], 0)
+	_, e := bits.Sub64(h, firsts[5], 0)
+	_, f := bits.Sub64(h, firsts[6], 0)
+	_, g := bits.Sub64(h, firsts[7], 0)
 	n := 56 - 8*int(a+b+c+d+e+f+g)
 	line := (*[8]uint64)(l.heads[n&(leafMost-8):])
 	var above uint64
@@ -147,12 +146,17 @@ func (l *leaf) notAbove(h uint64) int {
 // floor is the last region whose start is not above a key, which is not below the
 // first one, and whether it starts there.
 func (l *leaf) floor(key string) (int, bool) {
+	// The first of each line of heads, read before anything is waited for, so that all are on their way at once.
+	firsts := [8]uint64{l.heads[0], l.heads[8], l.heads[16], l.heads[24], l.heads[32], l.heads[40], l.heads[48], l.heads[56]}
 	n := int(l.shared)
-	if n > 0 && (len(key) < n || key[:n] != l.common()) {
+	if len(key) < n {
 		return int(l.count) - 1, false
 	}
 	h := cow.Head(key, n)
-	i := l.notAbove(h)
+	i := l.notAbove(h, &firsts)
+	if n > 0 && key[:n] != l.common() {
+		return int(l.count) - 1, false
+	}
 	if l.heads[i&(leafMost-1)] != h {
 		return i, false
 	}

@@ -112,9 +112,15 @@ func (n *node) Acquire(ctx context.Context, r member.Region) error {
 		n.fresh.Add(1)
 	default:
 		s = &slot{began: "from checkpoint " + r.Frontier}
-		if err := readFile(n.path(r.Slot(), r.Frontier), &s.state); err != nil {
-			return err
+		path := n.path(r.Slot(), r.Frontier)
+		if err := readFile(path, &s.state); err != nil {
+			return fmt.Errorf("checkpoint of slot %d: %w: restore %s, or write {} there to have its actors begin anew", r.Slot(), err, path)
 		}
+		if s.state.Actors == nil { // that is what the file says
+			s.state.Actors = map[string]actor{}
+		}
+		// An older one may stand there: a name has to say when something has changed behind it.
+		s.state.Changes = max(s.state.Changes, changes(r.Frontier))
 		n.file.Add(1)
 	}
 	s.number, s.epoch = r.Slot(), r.Epoch

@@ -80,7 +80,7 @@ func (a *app) ask(ctx context.Context, c Call) (Answer, error) {
 	if err != nil {
 		return Answer{}, fmt.Errorf("POST %s: %w", a.url(c.Call), err)
 	}
-	if answer.Error != "" {
+	if answer = answer.bounded(); answer.Error != "" {
 		return Answer{}, &Refused{Said: answer.Error}
 	}
 	return answer, nil

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -212,6 +213,68 @@ func TestC06LateCallsAreWaitedForUntilTheProcessEnds(t *testing.T) {
 	}
 	if got := p.calls(); !slices.Equal(got, []string{"acquire", "release"}) {
 		t.Errorf("it was asked %v", got)
+	}
+}
+
+// A frontier is rooted as it was said, or not at all: what JSON cannot have as text is no answer, also
+// where a decoder would put something else in its place, and what is too long is refused.
+func TestC06AFrontierIsRootedAsItWasSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		then, frontier string
+		known          bool
+		says           string
+	}{
+		"text":              {`{"frontier": "\u0000 17\u202e\n\ud83d\ude00"}`, "\x00 17\u202e\n\U0001f600", true, ""},
+		"the longest":       {`{"frontier": "` + strings.Repeat("x", 4096) + `"}`, strings.Repeat("x", 4096), true, ""},
+		"bytes":             {`{"frontier_base64": "/wD+"}`, "\xff\x00\xfe", true, ""},
+		"bytes behind text": {`{"frontier": "a", "frontier_base64": "Yg=="}`, "b", true, ""},
+		"too long":          {`{"frontier": "` + strings.Repeat("x", 4097) + `"}`, "", true, "has 4097 bytes, 4096 at most"},
+		"bytes too long":    {`{"frontier_base64": "` + strings.Repeat("AAAA", 1366) + `"}`, "", true, "has 4098 bytes, 4096 at most"},
+		"a long error":      {`{"error": "` + strings.Repeat("x", 60<<10) + `"}`, "", true, strings.Repeat("x", maxSaid)},
+		"bytes as text":     {"{\"frontier\": \"a\xff\xfeb\"}", "", false, "say it in frontier_base64"},
+		"half a pair":       {`{"frontier": "a\ud800b"}`, "", false, "say it in frontier_base64"},
+		"a replacement":     {`{"frontier": "\ufffd"}`, "", false, "say it in frontier_base64"},
+		"no base64":         {`{"frontier_base64": "***"}`, "", false, "not the JSON"},
+		"a number":          {`{"frontier": 17}`, "", false, "not the JSON"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProgram(t, func(_ string, w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, c.then) })
+			frontier, err := p.handler.Checkpoint(t.Context(), point)
+			var refused *Refused
+			if string(frontier) != c.frontier || (err == nil) != (c.says == "") || err != nil && errors.As(err, &refused) != c.known {
+				t.Errorf("the frontier is %.50q, %.200v", frontier, err)
+			}
+			if err != nil && (!strings.Contains(err.Error(), c.says) || len(err.Error()) > 2*maxSaid) {
+				t.Errorf("the error is of %d bytes, want %q in it: %.200v", len(err.Error()), c.says, err)
+			}
+		})
+	}
+	for said, bytes := range map[string]bool{"17": false, "\xff": true, "\ufffd": true} {
+		r := point
+		r.Frontier = said
+		if j := regionJSON(r); (j.FrontierBytes != "") != bytes || (j.Frontier == said) == bytes {
+			t.Errorf("of the frontier %q it is told %q, %q", said, j.Frontier, j.FrontierBytes)
+		}
+	}
+}
+
+// What is not known of many regions, and asked again and again, is a line a minute.
+func TestWhatIsNotKnownDoesNotFillTheLog(t *testing.T) {
+	p := startProgram(t, func(call string, w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "half of {") })
+	var log bytes.Buffer
+	p.handler.logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+	var asking sync.WaitGroup
+	for range 5 {
+		asking.Go(func() { _, _ = p.handler.Release(t.Context(), point) })
+		asking.Go(func() { _ = p.handler.Acquire(t.Context(), point) })
+	}
+	for calls := 0; calls < 100; calls = len(p.calls()) {
+		time.Sleep(time.Millisecond)
+	}
+	p.died()
+	asking.Wait()
+	if n := strings.Count(log.String(), "[WARN]"); n != 2 {
+		t.Errorf("%d lines of %d calls, want one of releases and one of acquisitions:\n%.1000s", n, len(p.calls()), log.String())
 	}
 }
 

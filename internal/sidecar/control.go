@@ -154,6 +154,9 @@ func refusalJSON(err error) verdict {
 	no := router.RefusalOf(err)
 	if no == nil { // the time to wait is over, or who asked has gone
 		no = &router.Refusal{Kind: router.Busy, Said: err.Error()}
+		if errors.Is(err, context.DeadlineExceeded) {
+			no.Said = "it may be on its way here, and was not in wait_millis: try again"
+		}
 	}
 	no.Ran = false // the question alone was: its right ended meanwhile
 	h := &headers{of: http.Header{}}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nokv/nokv/internal/loglimit"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/rooted"
 )
@@ -23,6 +24,8 @@ type handler struct {
 	calls  atomic.Uint64
 	pause  time.Duration // between two tries to learn or undo what is not known
 	logger hclog.Logger
+	// unknown bounds what is said of calls whose outcome is not known.
+	unknown loglimit.Lines
 }
 
 var (
@@ -68,7 +71,7 @@ func (h *handler) Acquire(_ context.Context, r member.Region) error {
 		if gone == nil {
 			return err
 		}
-		h.logger.Warn("what became of an acquisition is not known, and it cannot be undone yet", "region", r.ID, "err", gone)
+		h.unknown.Warn(h.logger, "acquire", "what became of an acquisition is not known, and it cannot be undone yet", "region", r.ID, "err", gone)
 		h.rest()
 	}
 	return err
@@ -89,7 +92,7 @@ func (h *handler) Release(_ context.Context, r member.Region) ([]byte, error) {
 		case errors.As(err, &refused) || !h.rest():
 			return nil, err
 		}
-		h.logger.Warn("what became of a release is not known yet", "region", r.ID, "err", err)
+		h.unknown.Warn(h.logger, "release", "what became of a release is not known yet", "region", r.ID, "err", err)
 	}
 }
 

@@ -184,6 +184,7 @@ func TestC06SidecarsEnds(t *testing.T) {
 		"it does not let go": {
 			func(c *Config) {
 				c.Command, c.Drain, c.Member.HandlerTimeout = loop, 100*time.Millisecond, 600*time.Millisecond
+				c.Logger = hclog.New(&hclog.LoggerOptions{Output: c.Stderr})
 			},
 			func(h *harness) {
 				h.undone.Store(true)
@@ -192,6 +193,9 @@ func TestC06SidecarsEnds(t *testing.T) {
 			func(t *testing.T, h *harness, err error) {
 				if n := code(t, err); n != 137 || h.called("release") < 1 {
 					t.Errorf("exit status %d, asked %v", n, h.calls)
+				}
+				if said := h.out.String(); !strings.Contains(said, errKeeps.Error()) || strings.Contains(said, errHangs.Error()) {
+					t.Errorf("it answers, and keeps its regions: the log says %s", said)
 				}
 			},
 		},

@@ -82,11 +82,12 @@ type sidecar struct {
 	lost chan error
 }
 
-// errHangs is a process that answers nothing, and errClosed one whose port is closed: it may be
-// finishing requests that it has.
+// errHangs is a process that answers nothing, errClosed one whose port is closed: it may be
+// finishing requests that it has, and errKeeps one that is to end and keeps what it has.
 var (
 	errHangs  = errors.New("it answers nothing")
 	errClosed = errors.New("nobody listens at its port any more")
+	errKeeps  = errors.New("it has not released its regions in time (3/4 of --timeout)")
 )
 
 // Run runs the command, or finds the process that runs, makes it a member, and returns when it
@@ -280,6 +281,8 @@ func (s *sidecar) over(stop func(), ran <-chan error) error {
 	why, err := "the process ended with exit status 0", s.process.outcome()
 	if err != nil {
 		why = err.Error()
+	} else { // what starts this may say nothing of a status of 0
+		s.log.Warn("the process has ended, and so does its sidecar", "why", why)
 	}
 	s.died()
 	s.member.Abort(why)
@@ -329,7 +332,7 @@ func (s *sidecar) leave(life context.Context, stop func(), ran <-chan error) err
 		case err := <-s.lost:
 			return s.loses(err, stop, ran)
 		case <-late:
-			return s.loses(fmt.Errorf("it does not release its regions: %w", errHangs), stop, ran)
+			return s.loses(errKeeps, stop, ran)
 		case err := <-ran:
 			s.process.end(s.cfg.Grace)
 			if err == nil && s.process != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/nokv/nokv/internal/held"
@@ -85,7 +86,7 @@ func regionJSON(r member.Region) *RegionJSON {
 	if r.End == r.Start+"\x00" && utf8.ValidString(r.Start) {
 		j.Key = r.Start
 	}
-	if utf8.ValidString(r.Frontier) {
+	if isText(r.Frontier) {
 		j.Frontier = r.Frontier
 	} else {
 		j.FrontierBytes = base64.StdEncoding.EncodeToString([]byte(r.Frontier))
@@ -112,7 +113,16 @@ func parseAnswer(body []byte) (a Answer, err error) {
 	if err := json.Unmarshal(body, &a); err != nil {
 		return a, fmt.Errorf("%w: %s: %s", errGarbled, err, said(body))
 	}
+	if a.Frontier != nil && !isText(*a.Frontier) {
+		return a, fmt.Errorf("%w: the frontier is no text in UTF-8: say it in frontier_base64: %s", errGarbled, said(body))
+	}
 	return a, nil
+}
+
+// isText says whether a frontier comes through JSON as it is: bytes that are no UTF-8, and halves of
+// surrogate pairs, are read as the replacement character, which therefore is no text either.
+func isText(frontier string) bool {
+	return utf8.ValidString(frontier) && !strings.ContainsRune(frontier, utf8.RuneError)
 }
 
 // check judges what was answered to a call. Behind an error it is no answer.
