@@ -210,6 +210,7 @@ func show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.Say("data of PostgreSQL are in " + data + " until the example ends; kill -9 leaves them there")
 	database, err := d.Self(ctx, "postgres", "postgres", "--dir", data)
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(data))

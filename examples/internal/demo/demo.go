@@ -134,7 +134,7 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 	d := &Demo{out: &lines{w: out}, nokv: os.Getenv("NOKV")}
 	if m, ok := ctx.Value(keyOfMain{}).(*byMain); ok {
 		d.main = m
-		m.stopping.Store(true) // before there is anything
+		m.stopping.Store(true)         // before there is anything
 		signal.Ignore(syscall.SIGPIPE) // where the first line that nobody reads would be the end of it
 		d.out.unread = m.end
 	}
