@@ -2,10 +2,12 @@ package nokvtest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -348,3 +350,35 @@ func BenchmarkStart(b *testing.B) {
 		})
 	}
 }
+
+// What an application cannot do for a region is shown of it, until it can.
+func TestWhatAnApplicationCannotDoIsShownOfItsRegion(t *testing.T) {
+	everywhere(t, func(t *testing.T) {
+		c := nokvtest.Start(t, nokvtest.Keyspace("games", "games"))
+		var broken atomic.Bool
+		broken.Store(true)
+		c.Member(t, "m1", acquirer(func() error {
+			if broken.Load() {
+				return errors.New("the disk is full")
+			}
+			return nil
+		}))
+		route := c.Assign(t, "games", []byte("g1"), "m1")
+		failing := func() string {
+			notes, _, err := c.Client().RegionNotes(t.Context(), route.Region.ID, "")
+			if err != nil || len(notes) == 0 {
+				return ""
+			}
+			return notes[0].GetFailing()
+		}
+		c.Await(t, "it is shown", func() bool { return failing() == "m1: the disk is full" })
+		broken.Store(false)
+		c.Await(t, "it is over", func() bool { return failing() == "" })
+	})
+}
+
+// acquirer is a handler that acquires as it is told.
+type acquirer func() error
+
+func (a acquirer) Acquire(context.Context, member.Region) error         { return a() }
+func (acquirer) Release(context.Context, member.Region) ([]byte, error) { return nil, nil }

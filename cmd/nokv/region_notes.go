@@ -22,16 +22,21 @@ type noteOutput struct {
 	QuarantineMillis uint64 `json:"quarantine_millis,omitempty"`
 	// Refused is why nothing was done for it when it was planned last.
 	Refused string `json:"refused,omitempty"`
+	// Failing is what an owner's application could not do, as the owner said last: of one region, not in lists.
+	Failing string `json:"failing,omitempty"`
 }
 
 func showNote(n *coordinatorv1.RegionNote) *noteOutput {
-	return &noteOutput{n.GetKeyCount(), n.GetMaxKeys(), n.GetQuarantined(), n.GetQuarantineMillis(), n.GetRefused()}
+	return &noteOutput{n.GetKeyCount(), n.GetMaxKeys(), n.GetQuarantined(), n.GetQuarantineMillis(), n.GetRefused(), n.GetFailing()}
 }
 
 func (n *noteOutput) words() string {
 	var all []string
 	if n.Refused != "" {
 		all = append(all, "waits: "+n.Refused)
+	}
+	if n.Failing != "" {
+		all = append(all, "its application fails: "+n.Failing)
 	}
 	if n.Quarantined != "" {
 		left := (time.Duration(n.QuarantineMillis) * time.Millisecond).Round(time.Second)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/nokv/nokv/coordinator/liveness"
@@ -11,6 +12,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -61,7 +63,14 @@ func (s *Server) RegionNotes(ctx context.Context, req *coordinatorv1.RegionNotes
 		if err != nil {
 			return nil, v.atToken(err)
 		}
-		if n := s.cfg.Notes.RegionNote(r.ID); n != nil {
+		n := s.cfg.Notes.RegionNote(r.ID)
+		if said := v.failing(r); said != "" {
+			if n == nil {
+				n = &coordinatorv1.RegionNote{RegionId: uint64(r.ID)}
+			}
+			n.Failing = said
+		}
+		if n != nil {
 			resp.Notes = append(resp.Notes, n)
 		}
 		return resp, nil
@@ -81,6 +90,20 @@ func (s *Server) RegionNotes(ctx context.Context, req *coordinatorv1.RegionNotes
 		resp.Notes, resp.More = resp.Notes[:len(resp.Notes)/2], true
 	}
 	return resp, nil
+}
+
+// failing is what an owner of a region, or who is to own it next, could not do for it, as it said last.
+func (v *served) failing(r *state.Region) string {
+	owners := slices.Clone(r.Owners)
+	if next := v.state.PendingTransition(r.ID).GetOwner(); next != nil {
+		owners = append(owners, rooted.OwnerFromProto(next))
+	}
+	for _, o := range owners {
+		if said, ok := v.server.cfg.Soft.Own(r.ID, o.Incarnation); ok && said.More != nil && said.More.Error != "" {
+			return string(o.Member) + ": " + said.More.Error
+		}
+	}
+	return ""
 }
 
 // ReleaseRegion implements coordinatorv1.CoordinatorServer.

@@ -1495,7 +1495,10 @@ type RegionNote struct {
 	QuarantineMillis uint64 `protobuf:"varint,5,opt,name=quarantine_millis,json=quarantineMillis,proto3" json:"quarantine_millis,omitempty"`
 	// Why nothing was done for it when it was last planned, as who assigns knows. Empty:
 	// nothing was refused.
-	Refused       string `protobuf:"bytes,6,opt,name=refused,proto3" json:"refused,omitempty"`
+	Refused string `protobuf:"bytes,6,opt,name=refused,proto3" json:"refused,omitempty"`
+	// What the application of an owner could not do when it was last asked, or has not returned from, as the
+	// owner says, whose name comes first: a sentence for people. Of one region only. Empty: nothing.
+	Failing       string `protobuf:"bytes,7,opt,name=failing,proto3" json:"failing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1568,6 +1571,13 @@ func (x *RegionNote) GetQuarantineMillis() uint64 {
 func (x *RegionNote) GetRefused() string {
 	if x != nil {
 		return x.Refused
+	}
+	return ""
+}
+
+func (x *RegionNote) GetFailing() string {
+	if x != nil {
+		return x.Failing
 	}
 	return ""
 }
@@ -11443,7 +11453,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x10leader_member_id\x18\x03 \x01(\tR\x0eleaderMemberId\x12?\n" +
 	"\n" +
 	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\xca\x01\n" +
+	"disclosure\"\xe4\x01\n" +
 	"\n" +
 	"RegionNote\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12\x1b\n" +
@@ -11451,7 +11461,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bmax_keys\x18\x03 \x01(\x04R\amaxKeys\x12 \n" +
 	"\vquarantined\x18\x04 \x01(\tR\vquarantined\x12+\n" +
 	"\x11quarantine_millis\x18\x05 \x01(\x04R\x10quarantineMillis\x12\x18\n" +
-	"\arefused\x18\x06 \x01(\tR\arefused\"M\n" +
+	"\arefused\x18\x06 \x01(\tR\arefused\x12\x18\n" +
+	"\afailing\x18\a \x01(\tR\afailing\"M\n" +
 	"\x12RegionNotesRequest\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12\x1a\n" +
 	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\"`\n" +
