@@ -84,6 +84,12 @@ func TestN15AWriteWhoseAnswerIsLostIsAppliedOnce(t *testing.T) {
 	if _, err := c.Client().PublishRegion(ctx, &rooted.Region{ID: 7, Keyspace: 1, Epoch: rooted.Epoch{Version: 1, ConfVersion: 1}, Owners: []rooted.Owner{{Member: "s1"}}}); err != nil {
 		t.Fatal(err)
 	}
+	if err := r.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Resolve(ctx, []byte("a"), router.Options{Strong: true}); err != nil { // the router has heard of it
+		t.Fatal(err)
+	}
 	lost := status.Error(codes.Unavailable, "the connection ended")
 	late := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for _, row := range []struct {
