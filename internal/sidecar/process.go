@@ -15,8 +15,6 @@ import (
 // process is the command that a sidecar runs.
 type process struct {
 	cmd *exec.Cmd
-	// group is that of the command and of what it started.
-	group int
 	// ended is closed when it is gone and reaped, and its group with it.
 	ended chan struct{}
 }
@@ -25,45 +23,44 @@ type process struct {
 // however that ended. Then nobody else knows of what the command has started, which may serve.
 const guardian = `trap "" HUP INT QUIT TERM USR1 USR2; read _; kill -9 0`
 
-// start runs a command in a group with a guardian, who leads it, so that no other group ever has its
-// number. Where there is no /bin/sh, and so no guardian, the command itself ends with this process, on Linux.
+// start runs a command that leads a group, so that it cannot leave it, and a guardian in that, so that no
+// other group ever has its number. Where there is no /bin/sh, and so no guardian, the command itself ends
+// with this process, on Linux.
 func start(argv, env []string, stdin io.Reader, stdout, stderr io.Writer) (*process, error) {
 	watched, alive, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start the command: %w", err)
 	}
-	guard := exec.Command("/bin/sh", "-c", guardian)
-	guard.Env, guard.Stdin, guard.SysProcAttr = []string{}, watched, &syscall.SysProcAttr{Setpgid: true}
-	guarded := guard.Start() == nil
-	_ = watched.Close()
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, stdout, stderr
 	p.cmd.SysProcAttr = procs.Attributes()
-	if guarded {
-		p.group = guard.Process.Pid
-		p.cmd.SysProcAttr.Pgid = p.group
-	}
+	guard := exec.Command("/bin/sh", "-c", guardian)
+	guard.Env, guard.Stdin = []string{}, watched
 	begun := make(chan error, 1)
 	go func() { // joined by ended
+		defer close(p.ended)
+		defer alive.Close()
 		// The kernel ends the child with the thread that made it, so this one has to stay.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
-		if err == nil && !guarded {
-			p.group = p.cmd.Process.Pid
-		}
-		begun <- err
+		guarded := false
 		if err == nil {
-			_ = p.cmd.Wait() // how it ended is read from its state
-			// What it started may have its listener, and serve: it goes too.
-			_ = syscall.Kill(-p.group, syscall.SIGKILL)
+			guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: p.cmd.Process.Pid}
+			guarded = guard.Start() == nil
 		}
-		_ = alive.Close()
+		_ = watched.Close()
+		begun <- err
+		if err != nil {
+			return
+		}
+		_ = p.cmd.Wait() // how it ended is read from its state
+		// What it started may have its listener, and serve: it goes too.
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 		if guarded {
 			_ = guard.Wait()
 		}
-		close(p.ended)
 	}()
 	if err := <-begun; err != nil {
 		<-p.ended
@@ -85,7 +82,7 @@ func (p *process) kill() {
 		return
 	default:
 	}
-	_ = syscall.Kill(-p.group, syscall.SIGKILL)
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.ended
 }
 
