@@ -188,26 +188,28 @@ func (p *Proxy) unlessFailed(ctx context.Context, x *exchange, t router.Target) 
 		return ctx, func() bool { return true }
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	looking, end := context.WithCancel(ctx)
 	var over atomic.Bool
 	o := x.options
 	o.ReassignOrphans, o.ClaimOnMiss = false, false
 	look := time.AfterFunc(p.cfg.FailedWithin, func() {
-		err := p.cfg.Router.Follow(ctx, x.key, o, func(now router.Target, err error) bool {
-			return !over.Load() && (err != nil || !t.Failed() || !ended(now, err, t))
+		err := p.cfg.Router.Follow(looking, x.key, o, func(now router.Target, err error) bool {
+			return err != nil || !t.Failed() || !ended(now, err, t)
 		})
-		if err != nil || over.Load() {
-			return // the request is over
+		if err != nil {
+			return // it has answered, or the request is over
 		}
 		select {
 		case <-time.After(p.cfg.FailedWithin):
 			if over.CompareAndSwap(false, true) {
 				cancel()
 			}
-		case <-ctx.Done():
+		case <-looking.Done():
 		}
 	})
 	return ctx, func() bool {
 		look.Stop()
+		end()
 		return over.CompareAndSwap(false, true)
 	}
 }

@@ -1,12 +1,14 @@
 package proxy_test
 
 import (
+	"bytes"
 	"bufio"
 	"cmp"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -229,4 +231,46 @@ func TestP84P85AStoppedMemberIsNotWaitedFor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nothing looks any more whether a member has failed when its answer has begun, which may go on for days.
+func TestP84AnAnswerThatHasBegunIsNotLookedAfter(t *testing.T) {
+	goes, ends := make(chan struct{}), make(chan struct{})
+	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		<-goes
+		_ = http.NewResponseController(rw).Flush()
+		<-ends
+	}))
+	defer close(ends)
+	front := serve(t, w.proxy(proxy.Config{FailedWithin: time.Millisecond}).Lookup())
+	looks := func() bool {
+		buf := make([]byte, 1<<20)
+		return bytes.Contains(buf[:runtime.Stack(buf, true)], []byte("proxy.(*Proxy).unlessFailed"))
+	}
+	await := func(want bool, what string) {
+		for end := time.Now().Add(10 * time.Second); looks() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: looked after: %t", what, !want)
+			}
+		}
+	}
+	begun := make(chan *http.Response, 1)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL, nil)
+	must(t, err)
+	req.Header.Set("K", "k")
+	go func() {
+		resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // closed below
+		if err != nil {
+			t.Error(err)
+		}
+		begun <- resp
+	}()
+	await(true, "a request that waits")
+	close(goes)
+	resp := <-begun
+	if resp == nil {
+		return
+	}
+	defer resp.Body.Close()
+	await(false, "an answer that has begun")
 }

@@ -204,7 +204,7 @@ func (s *story) print(l chronicle.Line) error {
 		if !l.Time.IsZero() {
 			when = l.Time.Local().Format("2006-01-02 15:04:05.000")
 		}
-		_, err := fmt.Fprintf(s.env.stdout, "%-23s  %s%s\n", when, l.Text, byWhom(l.Actor, l.Via, l.Why))
+		_, err := fmt.Fprintf(s.env.stdout, "%-23s  %s%s\n", when, inLine(l.Text), byWhom(l.Actor, l.Via, l.Why))
 		return err
 	}
 	out := storyOutput{

@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/nokv/nokv/internal/keytext"
 )
@@ -33,9 +35,20 @@ func row(w *tabwriter.Writer, cells ...any) {
 		if i > 0 {
 			fmt.Fprint(w, "\t")
 		}
-		fmt.Fprint(w, c)
+		fmt.Fprint(w, inLine(fmt.Sprint(c)))
 	}
 	fmt.Fprintln(w)
+}
+
+// inLine keeps what others have said, such as an application of its region, within its line and cell:
+// what a terminal would act on is a space.
+func inLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // showKey prints a key for people and scripts, as package keytext does.
