@@ -23,8 +23,8 @@ type process struct {
 // however that ended. Then nobody else knows of what the command has started, which may serve.
 const guardian = `trap "" HUP INT QUIT TERM USR1 USR2; read _; kill -9 0`
 
-// start runs a command that leads a group, so that it cannot leave it, and a guardian in that, so that no
-// other group ever has its number. Where there is no /bin/sh, and so no guardian, the command itself ends
+// start runs a command that leads a group, so that it makes none of its own, and a guardian in that, so
+// that no other group ever has its number. Where there is no /bin/sh, and so no guardian, the command itself ends
 // with this process, on Linux.
 func start(argv, env []string, stdin io.Reader, stdout, stderr io.Writer) (*process, error) {
 	watched, alive, err := os.Pipe()
@@ -83,6 +83,7 @@ func (p *process) kill() {
 	default:
 	}
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	p.signal(syscall.SIGKILL) // it may have gone to another group
 	<-p.ended
 }
 

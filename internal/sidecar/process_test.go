@@ -4,19 +4,24 @@ import (
 	"bufio"
 	"io"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 )
 
 // A command may make a group of its own, as timeout does and a shell with jobs: it is ended with what it has
-// started all the same.
+// started all the same, and alone if it goes to a group that is not ours to end.
 func TestC06ACommandWithAGroupOfItsOwnEnds(t *testing.T) {
 	for name, argv := range map[string][]string{
 		"a group that it makes":    {"timeout", "1000", "sh", "-c", "echo begins; sleep 1000"},
 		"the group that it was in": {"sh", "-c", "sleep 1000 & echo begins; wait"},
+		"a group of others":        {"python3", "-c", `import os, time; os.setpgid(0, os.getpgid(os.getppid())); print("begins", flush=True); time.sleep(1000)`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if _, err := exec.LookPath(argv[0]); err != nil {
+				t.Skip(err)
+			}
 			theirs, ours, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
