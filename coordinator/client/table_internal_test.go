@@ -22,6 +22,9 @@ func TestTableAnswersAsAPlainListWould(t *testing.T) {
 		"long": func(r *rand.Rand) string {
 			return long + string([]byte{byte(r.IntN(4)), byte(r.IntN(256)), 0}[:r.IntN(4)])
 		},
+		"ends": func(r *rand.Rand) string { // as high as the places of a leaf that are empty
+			return strings.Repeat("\xff", r.IntN(12)) + strings.Repeat("\x00", r.IntN(3))
+		},
 		"slots": func(r *rand.Rand) string { return string(rooted.AppendSlotKey(nil, r.Uint64N(2000))) },
 		"deep": func(r *rand.Rand) string {
 			return "same/eight" + strings.Repeat("x", 8) + string(rune('a'+r.IntN(20))) + string(rune('a'+r.IntN(20)))
