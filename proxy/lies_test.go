@@ -1,8 +1,8 @@
 package proxy_test
 
 import (
-	"bytes"
 	"bufio"
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
