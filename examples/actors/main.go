@@ -27,6 +27,8 @@ const (
 	keyspace = "actors"
 	// endWithin is how long a node that was asked to end has to give its slots away.
 	endWithin = 20 * time.Second
+	// refuseFor is how long it still answers callers who have not heard that it has none.
+	refuseFor = time.Second
 )
 
 func main() { os.Exit(demo.Main(func(ctx context.Context) error { return run(ctx, os.Args[1:]) })) }
@@ -106,6 +108,9 @@ func serve(ctx context.Context, c *client.Client, id, dir string) error {
 	})
 	err = m.Run(running, n)
 	stop()
+	// Callers who have not heard of it yet are refused, and ask elsewhere: if their connections were closed under
+	// their requests, nobody would know whether these were run.
+	time.Sleep(refuseFor)
 	// The next owners are answered to the end; behind it they read the files.
 	shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
