@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/nokvtest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 func TestAClusterServes(t *testing.T) {
@@ -81,7 +81,7 @@ func TestAMemberThatDrainedHasLeft(t *testing.T) {
 					if drained {
 						want = 0
 					}
-					if liveness.Left(m) != drained || said.GetMembersFailed() != want {
+					if rooted.HasLeft(m) != drained || said.GetMembersFailed() != want {
 						t.Errorf("%d have failed, and m1 is %v", said.GetMembersFailed(), m)
 					}
 				})

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"github.com/nokv/nokv/proxy"
+	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )
 
@@ -191,12 +193,14 @@ func TestP84P85AStoppedMemberIsNotWaitedFor(t *testing.T) {
 	for _, c := range []struct {
 		name, method  string
 		failed, moved bool
+		signals       []string
 		want          string
 	}{
-		{"stopped, may be repeated", "GET", true, true, "200 second"},
-		{"stopped, may have been run", "POST", true, true, "502 outcome_unknown"},
-		{"slow, in a planned move", "POST", false, true, "200 first"},
-		{"slow, and nobody else has its key", "GET", true, false, "200 first"},
+		{"stopped, may be repeated", "GET", true, true, nil, "200 second"},
+		{"stopped, may have been run", "POST", true, true, nil, "502 outcome_unknown"},
+		{"slow, in a planned move", "POST", false, true, nil, "200 first"},
+		{"slow, and nobody else has its key", "GET", true, false, nil, "200 first"},
+		{"slow, of one that drained and ends", "POST", true, true, []string{rooted.DrainedSignal}, "200 first"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			asked, goes := make(chan struct{}), make(chan struct{})
@@ -216,7 +220,9 @@ func TestP84P85AStoppedMemberIsNotWaitedFor(t *testing.T) {
 			}()
 			<-asked
 			if c.failed {
-				w.at(0, failed)
+				m := w.member(0, failed)
+				m.Member.Signals = c.signals
+				w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{m}})
 			}
 			if c.moved {
 				w.move(1)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/coordinator/liveness"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -73,7 +72,7 @@ type listedOutput struct {
 
 func showMember(m *rootv1.Member, owned *uint64) memberOutput {
 	state := word(m.GetState().String(), "MEMBER_STATE_")
-	if liveness.Left(m) {
+	if rooted.HasLeft(m) {
 		state = "left"
 	}
 	return memberOutput{

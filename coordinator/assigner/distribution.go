@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // maxMemberVars bounds the members that are shown one by one: those with most regions, then
@@ -63,7 +63,7 @@ func (a *Raw) distribution(v *Vars) {
 		case rootv1.MemberState_MEMBER_STATE_DRAINING:
 			v.Nodes.Draining++
 		case rootv1.MemberState_MEMBER_STATE_FAILED:
-			if !liveness.Left(m) {
+			if !rooted.HasLeft(m) {
 				v.Nodes.Failed++
 			}
 			return true

@@ -11,6 +11,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -41,10 +42,10 @@ func (a *Raw) pass(v liveness.Verdict) {
 		Reason: v.Reason(), Signals: v.Signals.Names(),
 	}
 	if m := a.st.Member(v.Member); m.GetState() == rootv1.MemberState_MEMBER_STATE_DRAINING && a.st.MemberRegionCount(v.Member) == 0 {
-		change.Signals = append(change.Signals, liveness.DrainedSignal)
+		change.Signals = append(change.Signals, rooted.DrainedSignal)
 	}
 	level, what := hclog.Warn, "member has failed"
-	if v.Signals&liveness.Gone != 0 || slices.Contains(change.Signals, liveness.DrainedSignal) {
+	if v.Signals&liveness.Gone != 0 || slices.Contains(change.Signals, rooted.DrainedSignal) {
 		level, what = hclog.Info, "member has left"
 	}
 	a.cfg.Logger.Log(level, what, "member", string(v.Member), "incarnation", v.Incarnation, "why", v.Reason(),

@@ -128,6 +128,8 @@ type Member struct {
 	Address     string
 	State       rootv1.MemberState
 	Incarnation uint64
+	// Left: it is rooted as failed because it drained and ended, as the watch has it.
+	Left bool
 }
 
 // directory finds members. Read only once it is in a Route.

@@ -345,7 +345,7 @@ func takes(m *rootv1.Member, keyspace string) bool {
 }
 
 func memberOf(m *rootv1.Member) Member {
-	return Member{ID: rooted.MemberID(m.GetId()), Address: m.GetAddress(), State: m.GetState(), Incarnation: m.GetIncarnation()}
+	return Member{ID: rooted.MemberID(m.GetId()), Address: m.GetAddress(), State: m.GetState(), Incarnation: m.GetIncarnation(), Left: rooted.HasLeft(m)}
 }
 
 // Update is what one batch of a watch did to a Cache or a Mirror.

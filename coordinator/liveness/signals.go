@@ -1,10 +1,7 @@
 package liveness
 
 import (
-	"slices"
 	"strings"
-
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // Signals are what speaks against a member, or for it.
@@ -50,16 +47,6 @@ var signalNames = [...]string{
 // ProcessEndedSignal is ProcessEnded in a MemberStateChanged: an operator or an
 // integrator who fails a member with it vouches that its process has ended.
 const ProcessEndedSignal = "process_ended"
-
-// DrainedSignal in a MemberStateChanged of a verdict says that the member drained and had nothing
-// any more: it left as it was to.
-const DrainedSignal = "drained"
-
-// Left reports whether a member that is rooted as failed, which means that this incarnation never
-// acts again, left as it was to.
-func Left(m *rootv1.Member) bool {
-	return m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && slices.Contains(m.GetSignals(), DrainedSignal)
-}
 
 // Names are the signals' names.
 func (s Signals) Names() []string {

@@ -147,7 +147,7 @@ func (v *served) count(ctx context.Context, resp *coordinatorv1.StatusResponse) 
 		case rootv1.MemberState_MEMBER_STATE_DRAINING:
 			resp.MembersDraining++
 		case rootv1.MemberState_MEMBER_STATE_FAILED:
-			if !liveness.Left(m) {
+			if !rooted.HasLeft(m) {
 				resp.MembersFailed++
 			}
 			return true

@@ -8,6 +8,7 @@ import (
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // ofMember tells what is about members and coordinators; nil: the event is not.
@@ -87,7 +88,7 @@ func (s *scene) memberChanged(e *rootv1.MemberStateChanged) piece {
 	case e.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED:
 		what, signals := "has failed", ""
 		switch {
-		case slices.Contains(e.GetSignals(), liveness.DrainedSignal):
+		case slices.Contains(e.GetSignals(), rooted.DrainedSignal):
 			what = "has left"
 		case slices.Contains(e.GetSignals(), liveness.Gone.String()):
 			what = "has ended"
