@@ -146,7 +146,11 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 		transport = p.two
 	}
 	var conn *memberConn
-	trace := &httptrace.ClientTrace{GotConn: func(g httptrace.GotConnInfo) { conn, _ = g.Conn.(*memberConn) }}
+	connected := false
+	trace := &httptrace.ClientTrace{GotConn: func(g httptrace.GotConnInfo) {
+		connected = true
+		conn, _ = g.Conn.(*memberConn)
+	}}
 	ctx, answered := p.unlessFailed(req.Context(), x, t)
 	resp, err := transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	if err != nil && conn != nil && conn.broke.Load() && !timedOut(err) {
@@ -159,7 +163,9 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 		if err == nil {
 			_ = resp.Body.Close()
 		}
-		err = errFailed{p.cfg.FailedWithin}
+		if err = (errFailed{p.cfg.FailedWithin}); !connected {
+			err = notSent{router.NotSent(err)}
+		}
 	}
 	if err == nil {
 		return resp, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/proxy"
 	"github.com/nokv/nokv/router"
@@ -243,6 +244,34 @@ func TestP11MembersAreAskedWithCertificates(t *testing.T) {
 				t.Errorf("%d %v %s, heard %d, want %d", code, h, body, heard.Load(), c.code)
 			}
 		})
+	}
+}
+
+// What waits for a connection to a member that is stopped was not sent: it goes to the next owner, whatever it is.
+func TestP84P85AConnectionToAStoppedMemberIsNotWaitedFor(t *testing.T) {
+	ours := authority(t, "prod")
+	w := startWith(t, certs(t, ours, principal.Member, "m1"), says("first"), says("second"))
+	stopped, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer stopped.Close()
+	first := w.member(0, active)
+	first.Member.Address = stopped.Addr().String()
+	w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{first}})
+	w.heard()
+	front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Client, "proxy"), Dial: time.Hour, Timeout: time.Hour, FailedWithin: 20 * time.Millisecond}).Lookup())
+	answer := make(chan string, 1)
+	go func() {
+		code, _, body := ask(t, "POST", front.URL, "k", "x")
+		answer <- fmt.Sprint(code, " ", body)
+	}()
+	c, err := stopped.Accept() // nobody shakes hands
+	must(t, err)
+	defer c.Close()
+	first.Member.State = failed
+	w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{first}})
+	w.move(1)
+	if got := <-answer; !strings.HasPrefix(got, "200 second POST") {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -139,8 +139,7 @@ func (b *paced) cause(err error) error {
 
 // finish ends reading behind an early answer. The server throws away what comes of the body then, for as
 // long as the caller would be waited for, when it has sent the end of the answer. That takes nobody else to
-// read meanwhile: the server would end that, and then wait for ever.
-// Behind half an answer it does not wait.
+// read meanwhile: the server would end that, and then wait for ever. Behind half an answer it does not wait.
 func (b *paced) finish(whole bool) {
 	if b.shared {
 		_ = b.Close()
@@ -153,10 +152,9 @@ func (b *paced) finish(whole bool) {
 	b.reading.Lock()
 	defer b.reading.Unlock()
 	b.finished = true
-	if !whole {
-		return
+	if whole {
+		_ = b.control.SetReadDeadline(time.Now().Add(b.silence))
 	}
-	_ = b.control.SetReadDeadline(time.Now().Add(b.silence))
 }
 
 // Close implements io.Closer: whoever still reads sets no deadline for the next request.

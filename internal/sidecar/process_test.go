@@ -20,7 +20,7 @@ func TestC06ACommandWithAGroupOfItsOwnEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if _, err := exec.LookPath(argv[0]); err != nil {
-				t.Skip(err)
+				t.Skipf("SKIPPED: %s is not installed: %v", argv[0], err)
 			}
 			theirs, ours, err := os.Pipe()
 			if err != nil {
