@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/signal"
@@ -88,6 +89,8 @@ type dev struct {
 	// moved are the ports of the last run that are taken now.
 	moved []string
 	file  devFile
+	// notes are where file was written, by path, each locked until the end.
+	notes map[string]*os.File
 	peers []*root.Peer
 	ports devPorts // of the last run
 	// Listeners, opened before anything starts so that every address is known.
@@ -130,6 +133,7 @@ func runDev(ctx context.Context, e *env, workdir string, n int, demo devMembers,
 	d := &dev{
 		logger: hclog.New(&hclog.LoggerOptions{Name: "nokv", Level: level, Output: sink}),
 		file:   devFile{Workdir: workdir, PID: os.Getpid()},
+		notes:  make(map[string]*os.File),
 	}
 	defer d.closeListeners()
 	if raw, err := os.ReadFile(filepath.Join(workdir, "ports.json")); err == nil {
@@ -353,10 +357,11 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	if err := writeWhole(filepath.Join(d.file.Workdir, "ports.json"), d.listening()); err != nil {
 		return err
 	}
-	if err := writeWhole(filepath.Join(d.file.Workdir, "dev.json"), &d.file); err != nil {
+	err := d.note(filepath.Join(d.file.Workdir, "dev.json"))
+	if err != nil {
 		return err
 	}
-	noteErr := writeWhole(devNote(d.file.PID), &d.file)
+	noteErr := d.note(filepath.Join(devNotes(), fmt.Sprintf("dev-%d-%08x.json", d.file.PID, rand.Uint32())))
 	if noteErr != nil {
 		d.logger.Warn("the note that other commands find the cluster by cannot be written: tell them where it is with NOKV_COORDINATOR_ADDR", "err", noteErr)
 	}
@@ -386,10 +391,22 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	return nil
 }
 
+// note writes where the cluster is into a file, which is locked as long as this process
+// lives.
+func (d *dev) note(path string) error {
+	f, err := writeLocked(path, &d.file)
+	if err == nil {
+		d.notes[path] = f
+	}
+	return err
+}
+
 // withdraw takes the notes of this process away.
 func (d *dev) withdraw() {
-	_ = os.Remove(filepath.Join(d.file.Workdir, "dev.json"))
-	_ = os.Remove(devNote(d.file.PID))
+	for path, f := range d.notes {
+		_ = os.Remove(path)
+		_ = f.Close()
+	}
 }
 
 // removeAtSecondSignal removes a folder when a second signal ends the process at

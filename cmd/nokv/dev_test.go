@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -162,6 +163,62 @@ func TestTwoDevs(t *testing.T) {
 		t.Errorf("of one the %s is found", name)
 	}
 	stopDev(t, first)
+}
+
+// What a killed dev leaves is no running one, whatever its process id is used for now.
+func TestAKilledDevIsNotFound(t *testing.T) {
+	env, workdir := nokvEnv(t), t.TempDir()
+	p := startDev(t, env, workdir, "--coordinators", "1")
+	notes := append(devNotesIn(t, env), filepath.Join(workdir, "dev.json"))
+	if len(notes) != 2 {
+		t.Fatalf("a running dev has notes %v, want 2", notes)
+	}
+	for _, note := range notes {
+		if d := readDevFile(note); d == nil || d.PID != p.PID() {
+			t.Errorf("%s of a running dev says %+v", note, d)
+		}
+	}
+	p.Kill()
+	for _, note := range notes {
+		raw, err := os.ReadFile(note)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Another process, this one, has the id of the one that was killed.
+		reused := strings.Replace(string(raw), fmt.Sprintf(`"pid": %d`, p.PID()), fmt.Sprintf(`"pid": %d`, os.Getpid()), 1)
+		if reused == string(raw) {
+			t.Fatalf("%s names no process:\n%s", note, raw)
+		}
+		if err := os.WriteFile(note, []byte(reused), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if d := readDevFile(note); d != nil {
+			t.Errorf("%s of a killed dev says %+v", note, d)
+		}
+	}
+	r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: []string{"member", "list", "--timeout", "1s", "-o", "json"}})
+	if strings.Contains(r.Stderr, "nokv dev` with process id") {
+		t.Errorf("a killed dev was asked: %s", r.Stderr)
+	}
+	if left := devNotesIn(t, env); len(left) != 0 {
+		t.Errorf("notes of a killed dev are left: %v", left)
+	}
+}
+
+// devNotesIn are the notes of running devs in an environment.
+func devNotesIn(t *testing.T, env []string) []string {
+	t.Helper()
+	for _, v := range env {
+		if dir, ok := strings.CutPrefix(v, "XDG_RUNTIME_DIR="); ok {
+			names, err := filepath.Glob(filepath.Join(dir, "nokv", "*.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return names
+		}
+	}
+	t.Fatal("the environment names no folder of notes")
+	return nil
 }
 
 func TestDevIsFoundOnlyWhereItCanBeNoted(t *testing.T) {

@@ -44,8 +44,6 @@ func devNotes() string {
 	return filepath.Join(os.TempDir(), "nokv-"+strconv.Itoa(os.Getuid()))
 }
 
-func devNote(pid int) string { return filepath.Join(devNotes(), fmt.Sprintf("dev-%d.json", pid)) }
-
 // export is a line of shell, by which other programs find it too.
 func (d *devFile) export() string {
 	line := "export NOKV_COORDINATOR_ADDR=" + strings.Join(d.Coordinators, ",")
@@ -56,7 +54,8 @@ func (d *devFile) export() string {
 }
 
 // runningDev is the `nokv dev` of this user that started last; nil when none
-// runs. Notes of processes that were killed are taken away.
+// runs. Notes of processes that were killed are taken away: a name is used once, so
+// that the note of another process is never taken instead.
 func runningDev() *devFile {
 	var newest *devFile
 	var since time.Time
@@ -80,38 +79,63 @@ func runningDev() *devFile {
 
 // writeWhole makes a file of JSON, whole or not at all.
 func writeWhole(path string, content any) error {
-	raw, err := json.MarshalIndent(content, "", "  ")
+	f, err := writeLocked(path, content)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, append(raw, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return f.Close()
 }
 
-// readDevFile returns nil when no `nokv dev` runs.
+// writeLocked makes a file of JSON, whole or not at all, and returns it locked. The
+// lock ends with the file, and with the process however that ends: it tells readers
+// that what the file says is still so, which a process id cannot tell that the system
+// has given to another process meanwhile.
+func writeLocked(path string, content any) (_ *os.File, err error) {
+	raw, err := json.MarshalIndent(content, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+			_ = f.Close()
+		}
+	}()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	if _, err := f.Write(append(raw, '\n')); err != nil {
+		return nil, err
+	}
+	return f, os.Rename(f.Name(), path)
+}
+
+// readDevFile returns nil when no `nokv dev` runs that wrote the file.
 func readDevFile(path string) *devFile {
-	info, err := os.Stat(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	info, err := f.Stat()
 	if err != nil {
 		return nil
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Getuid() {
 		return nil // somebody else's: its addresses are not to be trusted
 	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil // its writer has ended: nothing else holds the lock of readers up
 	}
 	var d devFile
-	if json.Unmarshal(raw, &d) != nil || d.PID <= 0 || len(d.Coordinators) == 0 {
-		return nil
-	}
-	if err := syscall.Kill(d.PID, 0); err != nil && !errors.Is(err, syscall.EPERM) {
+	if json.NewDecoder(f).Decode(&d) != nil || len(d.Coordinators) == 0 {
 		return nil
 	}
 	return &d

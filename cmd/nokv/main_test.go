@@ -29,10 +29,10 @@ func nokvPath(t testing.TB) string {
 	return path
 }
 
-// nokvEnv keeps processes away from a `nokv dev` that the user runs beside the tests.
+// nokvEnv makes a process nokv, and finds and notes a running `nokv dev` in a folder of the test's.
 func nokvEnv(t testing.TB) []string {
 	t.Helper()
-	return []string{beNoKV + "=1", "XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR=", "NOKV_CERTS="}
+	return []string{beNoKV + "=1", "XDG_RUNTIME_DIR=" + t.TempDir()}
 }
 
 func newCluster(t testing.TB, coordinators int) *proctest.Cluster {

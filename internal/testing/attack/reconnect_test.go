@@ -28,7 +28,7 @@ func TestReconnectStorm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := proctest.NewCluster(t, path, []string{"XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR="}, 1)
+	c := proctest.NewCluster(t, path, nil, 1)
 	c.Secure()
 	c.StartAll()
 	c.WaitHealthy(patience)

@@ -57,7 +57,7 @@ func newScene(t *testing.T, limitFiles int, rootFlags ...string) *scene {
 		}
 		path = script
 	}
-	s := &scene{t: t, Cluster: proctest.NewCluster(t, path, []string{"XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR="}, coordinators)}
+	s := &scene{t: t, Cluster: proctest.NewCluster(t, path, nil, coordinators)}
 	flags := []string{"-memory-budget", mib(budget)}
 	s.RootPeerFlags = append(append(s.RootPeerFlags, flags...), rootFlags...)
 	s.CoordinatorFlags = append(append(s.CoordinatorFlags, flags...), "-tenure-ttl", ttl().String())

@@ -66,7 +66,7 @@ func newCluster(t testing.TB, ttl time.Duration) *cluster {
 		t.Fatal(err)
 	}
 	c := &cluster{t: t, net: proctest.NewNetwork(t), ttl: ttl, nowhere: proctest.Addrs(t, 1)[0]}
-	c.Cluster = proctest.NewCluster(t, path, []string{"XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR="}, coordinators)
+	c.Cluster = proctest.NewCluster(t, path, nil, coordinators)
 	c.CommandLine = c.commandLine
 	for i := range roots {
 		c.peerAddrs = append(c.peerAddrs, c.net.CommonDoor(rootPlace(i), c.TransportAddrs[i], helloBytes, helloFrom))

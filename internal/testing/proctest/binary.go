@@ -7,11 +7,16 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/nokv/nokv/test/hermetic"
 )
 
 var nokvDir string // where NoKV put the binary
 
 var nokv = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(hermetic.Binary); path != "" {
+		return path, nil
+	}
 	dir, err := os.MkdirTemp("", "nokv-test-")
 	if err != nil {
 		return "", err
@@ -27,8 +32,8 @@ var nokv = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// NoKV builds nokv once and returns where it is. The test binary's TestMain
-// must be Main.
+// NoKV builds nokv once, unless it is built already, and returns where it is. The test
+// binary's TestMain must be Main.
 func NoKV() (string, error) { return nokv() }
 
 // Main runs the tests, removes what NoKV built, and returns the exit status.

@@ -1,13 +1,15 @@
 // Package proctest runs real processes in tests.
 //
-// It owns the processes that it started, and leaves how to run them to procs. It
-// promises: (1) a process ends with its test, however the test ends; (2) a failed
-// test shows the end of what each of its processes wrote; (3) only loopback
-// ports of procs are used.
+// It owns the processes that it started, and leaves how to run them to procs, and their
+// environment to hermetic. It promises: (1) a process ends with its test, however the
+// test ends; (2) a failed test shows the end of what each of its processes wrote, and
+// keeps the whole of it where hermetic.Logs says; (3) only loopback ports of procs are
+// used.
 package proctest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +20,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/procs"
+	"github.com/nokv/nokv/test/hermetic"
 )
 
 // Patience is how long a test waits for another process. It is no figure of the
@@ -69,7 +72,7 @@ func Start(t testing.TB, o Options) *Process {
 	p := &Process{Process: child, t: t, o: o}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the end of the log of %s:\n%s", o.Name, p.Tail())
+			t.Logf("the end of the log of %s, %s:\n%s", o.Name, p.keep(), p.Tail())
 		}
 		if o.Parent {
 			_ = child.Signal(syscall.SIGTERM)
@@ -124,6 +127,25 @@ func (p *Process) Log() string {
 func (p *Process) Tail() string {
 	log := p.Log()
 	return log[max(0, len(log)-logTail):]
+}
+
+// keep copies the log to where logs of failed tests are kept, and says where it is then.
+func (p *Process) keep() string {
+	folder := os.Getenv(hermetic.Logs)
+	if folder == "" {
+		return "which is removed with the test"
+	}
+	name := strings.Map(func(r rune) rune {
+		if r == '/' || r == filepath.Separator {
+			return '_'
+		}
+		return r
+	}, filepath.Base(os.Args[0])+"-"+p.t.Name()+"-"+filepath.Base(p.o.Log))
+	path := filepath.Join(folder, name)
+	if err := errors.Join(os.MkdirAll(folder, 0o755), os.WriteFile(path, []byte(p.Log()), 0o644)); err != nil {
+		return fmt.Sprintf("which could not be kept (%v)", err)
+	}
+	return "kept as " + path
 }
 
 // WaitLog waits until the log holds a text; the test fails when the process

@@ -6,17 +6,16 @@ import (
 	"fmt"
 	"os"
 	"testing"
-)
 
-// File is the environment variable that names the file lines are added to.
-const File = "NOKV_TEST_REPORT"
+	"github.com/nokv/nokv/test/hermetic"
+)
 
 // Linef logs a line, and adds it to the report when there is one.
 func Linef(t testing.TB, format string, args ...any) {
 	t.Helper()
 	line := fmt.Sprintf(format, args...)
 	t.Log(line)
-	path := os.Getenv(File)
+	path := os.Getenv(hermetic.Report)
 	if path == "" {
 		return
 	}
