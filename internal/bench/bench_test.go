@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/mtls"
+	_ "github.com/nokv/nokv/test/hermetic"
 )
 
 // What begins in the warm-up or ends behind the end is not counted: each

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/procs"
+	_ "github.com/nokv/nokv/test/hermetic"
 )
 
 // beParent makes the test binary start a child, print its process id, and wait.

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	_ "github.com/nokv/nokv/test/hermetic"
 )
 
 // A command may make a group of its own, as timeout does and a shell with jobs: it is ended with what it has

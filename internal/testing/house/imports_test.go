@@ -1,53 +1,68 @@
 package house
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	_ "github.com/nokv/nokv/test/hermetic"
 )
 
-const module = "github.com/nokv/nokv/"
+const (
+	module = "github.com/nokv/nokv/"
+	// root of the repository.
+	root = "../../.."
+)
 
 type pkg struct {
-	ImportPath string
-	Imports    []string
-	GoFiles    []string
-	Dir        string
+	ImportPath                string
+	Imports                   []string
+	GoFiles                   []string
+	TestGoFiles, XTestGoFiles []string
+	Dir                       string
 }
 
-// listPackages asks the go command for every package of the module.
-func listPackages(t *testing.T) []pkg {
-	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,GoFiles,Dir", "./...")
+var allPackages = sync.OnceValues(func() ([]pkg, error) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,GoFiles,TestGoFiles,XTestGoFiles,Dir", "./...")
 	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+			err = fmt.Errorf("%w\n%s", err, exit.Stderr)
 		}
-		t.Fatal(err)
+		return nil, fmt.Errorf("go list: %w", err)
 	}
 	var pkgs []pkg
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
 		var p pkg
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
+		if err := dec.Decode(&p); err != nil {
+			return nil, err
 		}
 		pkgs = append(pkgs, p)
 	}
 	if len(pkgs) < 10 {
-		t.Fatalf("go list found only %d packages", len(pkgs))
+		return nil, fmt.Errorf("go list found only %d packages", len(pkgs))
+	}
+	return pkgs, nil
+})
+
+// listPackages asks the go command, once, for every package of the module.
+func listPackages(t *testing.T) []pkg {
+	t.Helper()
+	pkgs, err := allPackages()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return pkgs
 }

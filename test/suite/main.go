@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nokv/nokv/internal/procs"
+)
+
+const usage = `./scripts/test.sh runs every test and every check of the project.
+
+    ./scripts/test.sh [flags] [packages] [-- flags of go test]
+
+Packages are those of the go command; ./... is the default, and alone it runs the
+checks too: go vet, staticcheck, gofumpt, generated code, builds for other systems.
+
+`
+
+// options are the command line.
+type options struct {
+	long, checks       bool
+	repeat, load       int
+	run                string
+	packages, ofGoTest []string
+	// folder keeps results and logs.
+	folder   string
+	deadline time.Duration
+	stdout   io.Writer
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o, err := parse(os.Args[1:], os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	ok, err := o.runAll(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "test:", err)
+	}
+	if !ok || err != nil {
+		os.Exit(1)
+	}
+}
+
+func parse(args []string, stdout io.Writer) (*options, error) {
+	o := &options{folder: filepath.Join("artifacts", "test"), stdout: stdout}
+	f := flag.NewFlagSet("test", flag.ContinueOnError)
+	f.SetOutput(stdout)
+	f.Usage = func() {
+		fmt.Fprint(stdout, usage)
+		f.PrintDefaults()
+	}
+	f.BoolVar(&o.long, "long", false, "the long form: searches and simulations in full size, mutations, attacks, chaos; hours")
+	f.IntVar(&o.repeat, "repeat", 1, "run everything `N` times, and print a table of the tests by failures")
+	f.IntVar(&o.load, "load", 0, "keep `K` processors busy meanwhile")
+	f.StringVar(&o.run, "run", "", "only tests that match this `pattern`, as of go test")
+	f.DurationVar(&o.deadline, "timeout", 0, "end a package whose tests take longer (default 15m, with --long 12h)")
+	if i := indexOf(args, "--"); i >= 0 {
+		args, o.ofGoTest = args[:i], args[i+1:]
+	}
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	o.packages = f.Args()
+	o.checks = len(o.packages) == 0 && o.run == ""
+	if len(o.packages) == 0 {
+		o.packages = []string{"./..."}
+	}
+	for _, p := range o.packages {
+		if strings.HasPrefix(p, "-") {
+			return nil, fmt.Errorf("flag %s behind a package: flags come first, and those of go test behind --", p)
+		}
+	}
+	if o.repeat < 1 || o.load < 0 {
+		return nil, fmt.Errorf("--repeat %d --load %d: want at least 1 and 0", o.repeat, o.load)
+	}
+	if o.deadline == 0 {
+		o.deadline = 15 * time.Minute
+		if o.long {
+			o.deadline = 12 * time.Hour
+		}
+	}
+	return o, nil
+}
+
+func indexOf(args []string, arg string) int {
+	for i, a := range args {
+		if a == arg {
+			return i
+		}
+	}
+	return -1
+}
+
+// runAll runs the whole as often as it is asked for; false: something failed.
+func (o *options) runAll(ctx context.Context) (bool, error) {
+	old, err := filepath.Glob(filepath.Join(o.folder, "run-*"))
+	if err != nil {
+		return false, err
+	}
+	for _, folder := range old {
+		if err := os.RemoveAll(folder); err != nil {
+			return false, err
+		}
+	}
+	times := readDurations(o.folder)
+	stopLoad, err := burn(o.load)
+	defer stopLoad()
+	if err != nil {
+		return false, err
+	}
+	var runs []*result
+	for n := 1; n <= o.repeat && ctx.Err() == nil; n++ {
+		if o.repeat > 1 {
+			fmt.Fprintf(o.stdout, "run %d of %d\n", n, o.repeat)
+		}
+		r, err := o.once(ctx, n, times)
+		if err != nil {
+			return false, err
+		}
+		runs = append(runs, r)
+		r.print(o.stdout)
+		if err := times.add(r, o.folder); err != nil {
+			return false, err
+		}
+	}
+	if o.repeat > 1 {
+		printTable(o.stdout, runs)
+	}
+	for _, r := range runs {
+		if !r.passed() {
+			return false, nil
+		}
+	}
+	return ctx.Err() == nil, context.Cause(ctx)
+}
+
+// burn keeps processors busy until what it returns is called.
+func burn(n int) (stop func(), err error) {
+	var burners []*exec.Cmd
+	for range n {
+		c := exec.Command("/bin/sh", "-c", "while :; do :; done")
+		c.SysProcAttr = procs.Attributes()
+		if err = c.Start(); err != nil {
+			break
+		}
+		burners = append(burners, c)
+	}
+	return func() {
+		for _, c := range burners {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}
+	}, err
+}
+
+// goCommand runs the go command with this environment, and the garbage of compilers, of which
+// there is much, collected seldom.
+func goCommand(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, "go", args...)
+	c.Env = append(os.Environ(), "GOGC=400")
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	c.WaitDelay = 30 * time.Second
+	return c
+}
+
+// atOnce is how many packages are built or tested at once: much of what tests of
+// processes do is waiting.
+func atOnce() int { return runtime.GOMAXPROCS(0) + 1 }

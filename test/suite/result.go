@@ -1,0 +1,265 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// event is a line of `go test -json`.
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64
+	// ImportPath is of what could not be built, FailedBuild of the package that fails for it.
+	ImportPath, FailedBuild string
+}
+
+// ends says whether a test or a package has ended.
+func (e event) ends() bool { return e.Action == "pass" || e.Action == "fail" || e.Action == "skip" }
+
+// result is what one run found.
+type result struct {
+	folder string
+	long   bool
+	took   time.Duration
+	// passes and skips count tests, without their parts.
+	passes  int
+	skipped []test
+	failed  []test
+	// seconds that the tests of packages took, by import path.
+	seconds map[string]float64
+	// output of what has not passed, by package and test; of a build by its import path.
+	output map[[2]string]*strings.Builder
+	// failing are the tests that failed, and those above them.
+	failing map[[2]string]bool
+	// checks failed beside the tests.
+	checks []failure
+	// left are processes and files that tests left behind.
+	left []string
+	// report is what long tests say they did.
+	report []string
+}
+
+// test is one that failed or was skipped; an empty name is the package as a whole.
+type test struct{ pkg, name, why string }
+
+// failure is a check that failed.
+type failure struct{ name, why, again string }
+
+func (r *result) take(e event) {
+	if r.output == nil {
+		r.output, r.failing, r.seconds = make(map[[2]string]*strings.Builder), make(map[[2]string]bool), make(map[string]float64)
+	}
+	key := [2]string{cmp.Or(e.Package, e.ImportPath), e.Test}
+	switch {
+	case e.Output != "":
+		if r.output[key] == nil {
+			r.output[key] = new(strings.Builder)
+		}
+		r.output[key].WriteString(e.Output)
+	case e.ends() && e.Test == "":
+		r.seconds[e.Package] = e.Elapsed
+		if e.Action == "fail" {
+			r.fail(e)
+		}
+	case e.Action == "pass":
+		if !strings.Contains(e.Test, "/") {
+			r.passes++
+		}
+		delete(r.output, key)
+	case e.Action == "skip":
+		r.skipped = append(r.skipped, test{e.Package, e.Test, reasons(r.text(key), 1)})
+	case e.Action == "fail":
+		r.fail(e)
+	}
+}
+
+// fail notes a failed test, but for one of which a part failed, and a failed package without a
+// failed test.
+func (r *result) fail(e event) {
+	key := [2]string{e.Package, e.Test}
+	for name := range parents(e.Test) {
+		r.failing[[2]string{e.Package, name}] = true
+	}
+	if r.failing[key] {
+		return
+	}
+	text := r.text(key)
+	if e.FailedBuild != "" {
+		text = r.text([2]string{e.FailedBuild, ""}) + text
+	}
+	r.failed = append(r.failed, test{e.Package, e.Test, text})
+}
+
+// parents are the tests that a test is a part of, and its package, "".
+func parents(name string) map[string]bool {
+	above := make(map[string]bool)
+	for name != "" {
+		i := strings.LastIndex(name, "/")
+		name = name[:max(0, i)]
+		above[name] = true
+	}
+	return above
+}
+
+func (r *result) text(key [2]string) string {
+	if b := r.output[key]; b != nil {
+		return b.String()
+	}
+	return ""
+}
+
+// finish adds packages that never ended: the go command itself was ended, or failed.
+func (r *result) finish(packages []pkg, err error, stderr string) {
+	for _, p := range packages {
+		if _, ok := r.seconds[p.path]; !ok {
+			r.failed = append(r.failed, test{p.path, "", "the tests did not end\n" + stderr})
+		}
+	}
+	if err != nil && len(r.failed) == 0 {
+		r.failed = append(r.failed, test{module, "", fmt.Sprintf("go test: %v\n%s", err, stderr)})
+	}
+}
+
+func (r *result) passed() bool { return len(r.failed)+len(r.checks)+len(r.left) == 0 }
+
+var (
+	// telling are lines that say why a test failed.
+	telling = regexp.MustCompile(`^\s+[\w.-]+\.go:\d+: |^panic: |^fatal error: |DATA RACE|^\S+\.go:\d+:\d+: |did not end|^got:|^want:|^\s+\[rapid\]`)
+	// seeds are lines that say how to repeat a run by chance.
+	seeds = regexp.MustCompile(`repeat: (go test .*)$|(-rapid\.(?:failfile|seed)=\S+)`)
+)
+
+// reasons are the first lines of an output that say why, at most n.
+func reasons(output string, n int) string {
+	var lines []string
+	for line := range strings.Lines(output) {
+		line = strings.TrimRight(line, "\n")
+		if telling.MatchString(line) {
+			lines = append(lines, shorten(strings.TrimSpace(line), 600))
+		}
+	}
+	if len(lines) == 0 { // nothing is known of its shape: the end says most
+		for line := range strings.Lines(output) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(line, "--- ") {
+				lines = append(lines, shorten(line, 600))
+			}
+		}
+		lines = lines[max(0, len(lines)-n):]
+	}
+	return strings.Join(lines[:min(len(lines), n)], "\n")
+}
+
+func shorten(s string, n int) string {
+	if len(s) > n {
+		return s[:n] + " ..."
+	}
+	return s
+}
+
+// again is the command that repeats a test alone.
+func (r *result) again(f test) string {
+	long := ""
+	if r.long {
+		long = "NOKV_TEST_LONG=1 "
+	}
+	command := "go test ./" + short(f.pkg) + " -count=1"
+	if f.name != "" {
+		var parts []string
+		for part := range strings.SplitSeq(f.name, "/") {
+			parts = append(parts, "^"+regexp.QuoteMeta(part)+"$")
+		}
+		command += " -run '" + strings.Join(parts, "/") + "'"
+	}
+	for line := range strings.Lines(f.why) {
+		if m := seeds.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			if m[1] != "" {
+				return long + m[1]
+			}
+			command += " " + m[2]
+			break
+		}
+	}
+	return long + command
+}
+
+// maxReasons bounds the lines that say why one test failed.
+const maxReasons = 8
+
+// print says how a run ended; what failed comes last.
+func (r *result) print(w io.Writer) {
+	if len(r.report) > 0 {
+		fmt.Fprintf(w, "\nwhat the long tests did:\n")
+		for _, line := range r.report {
+			fmt.Fprintf(w, "  %s\n", line)
+		}
+	}
+	if len(r.skipped) > 0 {
+		fmt.Fprintf(w, "\nskipped, and so not shown here:\n")
+		for _, s := range r.skipped {
+			fmt.Fprintf(w, "  %s %s: %s\n", short(s.pkg), s.name, s.why)
+		}
+	}
+	if !r.passed() {
+		fmt.Fprintf(w, "\nwhat failed:\n")
+	}
+	for _, f := range r.checks {
+		fmt.Fprintf(w, "\n  %s\n%s\n    again: %s\n", f.name, indent(f.why), f.again)
+	}
+	for _, line := range r.left {
+		fmt.Fprintf(w, "\n  %s\n", line)
+	}
+	for _, f := range r.failed {
+		fmt.Fprintf(w, "\n  %s %s\n%s\n    again: %s\n", short(f.pkg), f.name, indent(reasons(f.why, maxReasons)), r.again(f))
+	}
+	if !r.passed() {
+		fmt.Fprintf(w, "\nall output: %s", filepath.Join(r.folder, "output.json"))
+		if logs := filepath.Join(r.folder, "logs"); exists(logs) {
+			fmt.Fprintf(w, "\nlogs of processes: %s", logs)
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintf(w, "\n%d packages in %s\n", len(r.seconds), r.took.Round(time.Second))
+	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", r.passes, len(r.failed)+len(r.checks)+len(r.left), len(r.skipped))
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func indent(s string) string { return "    " + strings.ReplaceAll(s, "\n", "\n    ") }
+
+// printTable says of several runs how many failed, and how often each test did.
+func printTable(w io.Writer, runs []*result) {
+	counts, bad := make(map[string]int), 0
+	var took []time.Duration
+	for _, r := range runs {
+		took = append(took, r.took)
+		if !r.passed() {
+			bad++
+		}
+		for _, f := range r.failed {
+			counts[short(f.pkg)+" "+f.name]++
+		}
+		for _, f := range r.checks {
+			counts[f.name]++
+		}
+		for _, line := range r.left {
+			counts[line]++
+		}
+	}
+	slices.Sort(took)
+	fmt.Fprintf(w, "\n%d runs, %d of them failed; %s by the median, %s at most\n", len(runs), bad, took[len(took)/2].Round(time.Second), took[len(took)-1].Round(time.Second))
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Or(counts[b]-counts[a], strings.Compare(a, b)) })
+	for _, name := range names {
+		fmt.Fprintf(w, "%4d  %s\n", counts[name], name)
+	}
+}

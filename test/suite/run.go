@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/test/hermetic"
+)
+
+// module is what import paths begin with.
+const module = "github.com/nokv/nokv"
+
+// once runs everything one time. An error says that it could not be run.
+func (o *options) once(ctx context.Context, n int, times durations) (*result, error) {
+	begun := time.Now()
+	folder, err := filepath.Abs(filepath.Join(o.folder, fmt.Sprintf("run-%d", n)))
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
+	temp, err := os.MkdirTemp("", "nokv-test-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(temp)
+	if err := os.Chmod(temp, 0o755); err != nil { // another user runs the server of PostgreSQL in it
+		return nil, err
+	}
+	packages, err := o.list(ctx, times)
+	if err != nil {
+		return nil, err
+	}
+	r := &result{folder: folder, long: o.long}
+	env := map[string]string{
+		hermetic.Run: fmt.Sprintf("%d-%d", os.Getpid(), n), hermetic.Logs: filepath.Join(folder, "logs"),
+		hermetic.Report: filepath.Join(folder, "report"), hermetic.Binary: filepath.Join(temp, "nokv"), "TMPDIR": temp, "GOTMPDIR": os.TempDir(),
+	}
+	if o.long {
+		env[hermetic.Long] = "1"
+	}
+	// Every package of processes runs this one.
+	if out, err := goCommand(ctx, "build", "-o", env[hermetic.Binary], "./cmd/nokv").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build nokv: %w\n%s", err, out)
+	}
+	var beside sync.WaitGroup
+	if o.checks && n == 1 {
+		beside.Go(func() { r.checks = runChecks(ctx, o.stdout) })
+	}
+	err = o.goTest(ctx, packages, env, r)
+	beside.Wait()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(env[hermetic.Binary]); err != nil {
+		return nil, err
+	}
+	r.left = append(leftProcesses(env[hermetic.Run], endsWithin), leftFiles(temp)...)
+	if raw, err := os.ReadFile(env[hermetic.Report]); err == nil {
+		r.report = strings.Split(strings.TrimSpace(string(raw)), "\n")
+		slices.Sort(r.report)
+	}
+	r.took = time.Since(begun)
+	return r, nil
+}
+
+// list are the packages that have tests, those that took longest first: what is long and begins
+// late is waited for at the end.
+func (o *options) list(ctx context.Context, times durations) ([]pkg, error) {
+	out, err := goCommand(ctx, append([]string{"list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles"}, o.packages...)...).Output()
+	if err != nil {
+		if exit, ok := err.(*exec.ExitError); ok {
+			err = fmt.Errorf("%w\n%s", err, exit.Stderr)
+		}
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	var packages []pkg
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+		var p struct {
+			ImportPath, Dir           string
+			TestGoFiles, XTestGoFiles []string
+		}
+		if err := dec.Decode(&p); err != nil {
+			return nil, err
+		}
+		files := append(p.TestGoFiles, p.XTestGoFiles...)
+		if len(files) == 0 {
+			continue
+		}
+		size := int64(0)
+		for _, name := range files {
+			if info, err := os.Stat(filepath.Join(p.Dir, name)); err == nil {
+				size += info.Size()
+			}
+		}
+		packages = append(packages, pkg{path: p.ImportPath, weight: times.weight(p.ImportPath, size)})
+	}
+	if len(packages) == 0 {
+		return nil, fmt.Errorf("no package of %s has tests", strings.Join(o.packages, " "))
+	}
+	slices.SortStableFunc(packages, func(a, b pkg) int {
+		return int(b.weight*1000) - int(a.weight*1000)
+	})
+	return packages, nil
+}
+
+// pkg is a package with tests. Its weight is about how many seconds they take.
+type pkg struct {
+	path   string
+	weight float64
+}
+
+// goTest runs the tests of packages, and tells how far it is meanwhile.
+func (o *options) goTest(ctx context.Context, packages []pkg, env map[string]string, r *result) error {
+	args := []string{"test", "-json", "-count=1", "-vet=off", "-timeout", o.deadline.String(), "-p", fmt.Sprint(atOnce())}
+	if o.run != "" {
+		args = append(args, "-run", o.run)
+	}
+	args = append(args, o.ofGoTest...)
+	for _, p := range packages {
+		args = append(args, p.path)
+	}
+	c := goCommand(ctx, args...)
+	for name, value := range env {
+		c.Env = append(c.Env, name+"="+value)
+	}
+	record, err := os.Create(filepath.Join(r.folder, "output.json"))
+	if err != nil {
+		return err
+	}
+	defer record.Close()
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := c.Start(); err != nil {
+		return err
+	}
+	p := newProgress(o.stdout, packages)
+	stop := p.tellOften()
+	lines := bufio.NewReader(out)
+	for {
+		line, readErr := lines.ReadBytes('\n')
+		if _, err := record.Write(line); err != nil && readErr == nil {
+			readErr = err
+		}
+		var e event
+		if len(line) > 0 && json.Unmarshal(line, &e) == nil {
+			r.take(e)
+			p.take(e)
+		}
+		if readErr != nil {
+			break
+		}
+	}
+	stop()
+	err = c.Wait()
+	r.finish(packages, err, stderr.String())
+	return record.Close()
+}
