@@ -23,7 +23,7 @@ func readDurations(folder string) durations {
 }
 
 // weight is about how many seconds the tests of a package take, whose code has so many bytes.
-func (d durations) weight(path string, size int64) float64 {
+func (d durations) weight(path string, size int) float64 {
 	if seconds, ok := d[path]; ok {
 		return seconds
 	}

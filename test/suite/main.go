@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -72,7 +73,7 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 	f.IntVar(&o.load, "load", 0, "keep `K` processors busy meanwhile")
 	f.StringVar(&o.run, "run", "", "only tests that match this `pattern`, as of go test")
 	f.DurationVar(&o.deadline, "timeout", 0, "end a package whose tests take longer (default 15m, with --long 12h)")
-	if i := indexOf(args, "--"); i >= 0 {
+	if i := slices.Index(args, "--"); i >= 0 {
 		args, o.ofGoTest = args[:i], args[i+1:]
 	}
 	if err := f.Parse(args); err != nil {
@@ -98,15 +99,6 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 		}
 	}
 	return o, nil
-}
-
-func indexOf(args []string, arg string) int {
-	for i, a := range args {
-		if a == arg {
-			return i
-		}
-	}
-	return -1
 }
 
 // runAll runs the whole as often as it is asked for; false: something failed.

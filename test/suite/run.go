@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -56,10 +57,13 @@ func (o *options) once(ctx context.Context, n int, times durations) (*result, er
 	}
 	var beside sync.WaitGroup
 	if o.checks && n == 1 {
-		beside.Go(func() { r.checks = runChecks(ctx, o.stdout) })
+		beside.Go(func() { r.checks = runChecks(ctx, o.stdout, checks) })
 	}
 	err = o.goTest(ctx, packages, env, r)
 	beside.Wait()
+	if err == nil && o.long && o.run == "" {
+		r.fuzz(ctx, o.stdout, packages)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -98,13 +102,19 @@ func (o *options) list(ctx context.Context, times durations) ([]pkg, error) {
 		if len(files) == 0 {
 			continue
 		}
-		size := int64(0)
+		size, k := 0, pkg{path: p.ImportPath}
 		for _, name := range files {
-			if info, err := os.Stat(filepath.Join(p.Dir, name)); err == nil {
-				size += info.Size()
+			code, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				return nil, err
+			}
+			size += len(code)
+			for _, m := range fuzzTarget.FindAllSubmatch(code, -1) {
+				k.fuzz = append(k.fuzz, string(m[1]))
 			}
 		}
-		packages = append(packages, pkg{path: p.ImportPath, weight: times.weight(p.ImportPath, size)})
+		k.weight = times.weight(k.path, size)
+		packages = append(packages, k)
 	}
 	if len(packages) == 0 {
 		return nil, fmt.Errorf("no package of %s has tests", strings.Join(o.packages, " "))
@@ -115,11 +125,16 @@ func (o *options) list(ctx context.Context, times durations) ([]pkg, error) {
 	return packages, nil
 }
 
-// pkg is a package with tests. Its weight is about how many seconds they take.
+// pkg is a package with tests.
 type pkg struct {
-	path   string
+	path string
+	// weight is about how many seconds the tests take.
 	weight float64
+	// fuzz are the names of its fuzz targets.
+	fuzz []string
 }
+
+var fuzzTarget = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(f \*testing\.F\)`)
 
 // goTest runs the tests of packages, and tells how far it is meanwhile.
 func (o *options) goTest(ctx context.Context, packages []pkg, env map[string]string, r *result) error {

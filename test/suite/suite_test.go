@@ -155,13 +155,16 @@ func TestOnlyStandardOutputIsAFinding(t *testing.T) {
 		"echo no such module >&2; exit 1": "no such module",
 		"kill -9 $$":                      "killed",
 	} {
-		err := findings(exec.Command("/bin/sh", "-c", script))
+		err := findings(exec.Command("/bin/sh", "-c", script), false)
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", script, err, want)
 		}
 	}
-	if err := findings(exec.Command(filepath.Join(t.TempDir(), "missing"))); err == nil {
+	if err := findings(exec.Command(filepath.Join(t.TempDir(), "missing")), false); err == nil {
 		t.Error("a tool that cannot be started has found nothing")
+	}
+	if err := findings(exec.Command("/bin/sh", "-c", "echo fuzz: elapsed"), true); err != nil {
+		t.Errorf("what a quiet check prints is a finding: %v", err)
 	}
 	for _, c := range checks {
 		if c.run(canceled(t)) == nil {
@@ -178,7 +181,7 @@ func canceled(t *testing.T) context.Context {
 
 func TestProgress(t *testing.T) {
 	var out bytes.Buffer
-	p := newProgress(&out, []pkg{{module + "/a", 30}, {module + "/b", 10}})
+	p := newProgress(&out, []pkg{{path: module + "/a", weight: 30}, {path: module + "/b", weight: 10}})
 	p.begun = time.Now().Add(-time.Minute)
 	p.take(event{Action: "run", Package: module + "/b", Test: "TestSlow"})
 	p.tellRunning()

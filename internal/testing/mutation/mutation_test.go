@@ -16,10 +16,12 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/test/hermetic"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	mutate = flag.Bool("mutate", false, "break each rule in turn and insist that a test fails; takes minutes")
+	mutate = size.Bool("mutate", "break each rule in turn and insist that a test fails; takes an hour or two")
 	times  = flag.Int("baseline", 3, "how often the unchanged tests of a package must pass before it may notice anything")
 )
 
@@ -52,7 +54,7 @@ func (m *mutation) broken(t *testing.T) string {
 
 func TestEachMutationIsNoticed(t *testing.T) {
 	if !*mutate {
-		t.Skip("takes minutes: run it with -mutate")
+		return // of the long form
 	}
 	trusted := baseline{run: run, times: *times}
 	for _, m := range mutations {
@@ -159,7 +161,7 @@ const timedOut = "panic: test timed out after"
 func run(count int, args ...string) (string, error) {
 	within := time.Duration(count) * 2 * time.Minute
 	cmd := exec.Command("go", append([]string{"test", "-failfast", "-vet", "off", "-count", strconv.Itoa(count), "-timeout", within.String()}, args...)...)
-	cmd.Dir = root
+	cmd.Dir, cmd.Env = root, append(os.Environ(), hermetic.Long+"=") // the short form has to notice
 	out, err := cmd.CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		return "[build failed] " + err.Error(), err
