@@ -250,3 +250,22 @@ func TestWhatIsLeftBehindIsFound(t *testing.T) {
 		t.Errorf("what was left behind still runs: %v", err)
 	}
 }
+
+func TestTheListOfPackages(t *testing.T) {
+	o := &options{packages: []string{"../../internal/cow", "../hermetic", "../size"}}
+	packages, err := o.list(t.Context(), durations{module + "/test/hermetic": 1e6})
+	if err != nil || len(packages) != 2 {
+		t.Fatalf("packages with tests: %v, %v, want 2", packages, err)
+	}
+	if k := packages[0]; k.path != module+"/test/hermetic" || k.weight != 1e6 {
+		t.Errorf("the longest package is not the first: %v", packages)
+	}
+	if k := packages[1]; !slices.Equal(k.fuzz, []string{"FuzzIndex"}) || k.weight <= 0 {
+		t.Errorf("%+v", k)
+	}
+	for _, p := range []string{"../size", "../nowhere"} {
+		if packages, err := (&options{packages: []string{p}}).list(t.Context(), nil); err == nil {
+			t.Errorf("%s has no tests, and is run: %v", p, packages)
+		}
+	}
+}
