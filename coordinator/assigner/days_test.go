@@ -12,6 +12,7 @@ import (
 	"github.com/nokv/nokv/internal/testing/testreport"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 )
 
 // frameEvery is between two frames of a member in days of load.
@@ -199,12 +200,18 @@ func (d *daily) restless() {
 	}
 }
 
+var (
+	days       = size.Int("days", 1, 3, "how many days of load")
+	dayMembers = size.Int("days.members", 16, 24, "how many members days of load have, with 20 regions each")
+	daySeeds   = size.Int("days.seeds", 1, 4, "how many seeds days of load run")
+)
+
 // Days of load in seconds, through the whole assigner: loads by Zipf with hours of the day and noise,
 // crowds, rolling restarts, members that die and flap, and such that do not tell. Nobody has
 // much more than others for long, and little moves for it.
 func TestC27C28C62DaysOfLoad(t *testing.T) {
-	const days, members, regions = 2, 24, 480
-	for seed := range uint64(2) {
+	days, members, regions := *days, *dayMembers, 20**dayMembers
+	for seed := range uint64(*daySeeds) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			d := newDaily(t, seed, members, regions)
 			d.run(days)
@@ -218,7 +225,7 @@ func TestC27C28C62DaysOfLoad(t *testing.T) {
 			if r.hour > 0.06 || r.h50 > 0.05 || r.h99 > 0.4 {
 				t.Errorf("of the load %.3f moves to even out an hour, %.3f, %.3f", r.hour, r.h50, r.h99)
 			}
-			if d.refused > 0 || d.deaths < 20 || r.evened == 0 || r.drained < days*regions {
+			if d.refused > 0 || d.deaths < 20*days || r.evened == 0 || r.drained < days*regions {
 				t.Errorf("%d commands were refused, %d members died, %d regions moved, %d of drains", d.refused, d.deaths, r.evened, r.drained)
 			}
 			d.restless()
@@ -230,7 +237,7 @@ func TestC27C28C62DaysOfLoad(t *testing.T) {
 func TestDaysOfLoadAreHistory(t *testing.T) {
 	var was dayReport
 	for n := range 2 {
-		d := newDaily(t, 5, 6, 60)
+		d := newDaily(t, 5, 4, 24)
 		d.run(1)
 		if r := d.report(1); n == 1 && r != was {
 			t.Errorf("the same seed gave %+v and %+v", was, r)

@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -118,17 +119,20 @@ func (b *bare) look() (cmds []*rootv1.Command) {
 	return cmds
 }
 
-// A plan over more than 100,000 regions does not hold up a verdict: of what Look's goroutine
+// planKeyspaces have 16,384 regions each: the long form has more than 100,000.
+var planKeyspaces = size.Int("plan.keyspaces", 3, 7, "how many keyspaces a plan has that holds nothing up")
+
+// A plan over tens of thousands of regions does not hold up a verdict: of what Look's goroutine
 // owns a piece is copied at a time, in between it looks, and who died is failed at once. The
 // plan is of one state all the same.
 func TestPlanDoesNotHoldUpAVerdict(t *testing.T) {
-	b := crowded(t, 7)
-	if n := b.st.RegionCount(); n < 100_000 {
+	b, regions := crowded(t, *planKeyspaces), 16_384**planKeyspaces
+	if n := b.st.RegionCount(); n < regions {
 		t.Fatalf("%d regions", n)
 	}
 	s := b.raw.survey()
 	pieces := s.loaded()
-	if len(pieces) < 100_000/surveyPiece {
+	if len(pieces) < regions/surveyPiece {
 		t.Fatalf("%d pieces", len(pieces))
 	}
 	at, copied, failed := s.in.State.Token(), 0, -1
@@ -155,7 +159,7 @@ func TestPlanDoesNotHoldUpAVerdict(t *testing.T) {
 	if failed < 0 || failed > 10 {
 		t.Errorf("the verdict came behind piece %d of %d", failed, len(pieces))
 	}
-	if copied < 100_000 || s.in.State.Token() != at || s.book.Len() != copied {
+	if copied < regions || s.in.State.Token() != at || s.book.Len() != copied {
 		t.Errorf("%d regions are copied, at %s, and begun at %s", s.book.Len(), s.in.State.Token(), at)
 	}
 	ids, _, err := planned(s.in.State, "", func(string) bool { return true })
@@ -163,7 +167,7 @@ func TestPlanDoesNotHoldUpAVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.decide(ids)
-	if p := s.plan(ids, 0); len(p.Balanced) != 7 {
+	if p := s.plan(ids, 0); len(p.Balanced) != *planKeyspaces {
 		t.Errorf("%d keyspaces are planned", len(p.Balanced))
 	}
 	b.apply(&rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{

@@ -47,5 +47,5 @@
 // before the old one's confirmations have lapsed, and that its fences jump over
 // all that was rooted since the backup.
 //
-// The flags -explorer.states and -explorer.depth search larger configurations.
+// The flags -explorer.states and -explorer.depth search the large configurations further.
 package explorer

@@ -10,11 +10,12 @@ import (
 
 	"github.com/nokv/nokv/internal/testing/testreport"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	flagStates = flag.Int("explorer.states", 0, "also search the larger configurations, up to this many worlds each")
-	flagDepth  = flag.Int("explorer.depth", 0, "stop the larger configurations at this many steps")
+	flagStates = size.Int("explorer.states", 30_000, 2_500_000, "search the large configurations up to this many worlds each; 0: until nothing new is found")
+	flagDepth  = flag.Int("explorer.depth", 0, "stop the large configurations at this many steps")
 )
 
 const (
@@ -22,25 +23,31 @@ const (
 	stamps = rootv1.Mandate_MANDATE_TSO
 )
 
-// leastWorlds is how many worlds the test command must see.
-const leastWorlds = 5_000_000
+// leastWorlds is how many worlds the test command must see, leastOfLong its long form.
+const (
+	leastWorlds = 1_500_000
+	leastOfLong = 20_000_000
+)
 
 // complete are searched until nothing new is found.
 var complete = []config{
+	{name: "3 processes, ttl 0", processes: 3, calls: 1, eras: 2, values: 2, window: 1, flights: 1, onwards: true, mandate: ids},
+	{name: "3 eras, no crash, ttl 0", processes: 2, calls: 1, eras: 3, values: 4, window: 2, flights: 1, calm: true, onwards: true, mandate: stamps},
+	{name: "slow and fast clocks, short ttl", processes: 2, calls: 1, ttl: 2, eras: 2, values: 2, window: 1, flights: 1, calm: true, onwards: true, mandate: stamps},
+	{name: "ids that the root gives, no crash, ttl 0", processes: 2, calls: 1, eras: 2, values: 3, window: 1, flights: 1, rootIDs: 1, calm: true, onwards: true, mandate: ids},
+	{name: "restore, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, calm: true, onwards: true, mandate: stamps},
+	{name: "restore, first windows by claims, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, claimed: true, calm: true, onwards: true, mandate: stamps},
+	{name: "first windows by claims, ttl 0", processes: 2, calls: 1, eras: 3, values: 4, window: 2, flights: 1, claimed: true, onwards: true, mandate: ids},
+	{name: "first windows by claims, ttl", processes: 2, calls: 1, ttl: 2, eras: 2, values: 2, window: 1, flights: 1, claimed: true, mandate: ids},
+}
+
+// large are searched as far as the flags say; the long form searches the first ones until nothing new is found.
+var large = []config{
 	{name: "3 processes, ttl", processes: 3, calls: 1, ttl: 2, eras: 2, values: 2, window: 1, flights: 1, mandate: ids},
 	{name: "2 clients, 2 confirmations, ttl 0", processes: 2, calls: 2, eras: 2, values: 2, window: 1, flights: 2, mandate: stamps},
 	{name: "3 eras, ttl 0", processes: 2, calls: 1, eras: 3, values: 4, window: 2, flights: 1, onwards: true, mandate: stamps},
 	{name: "slow and fast clocks, ttl", processes: 2, calls: 1, ttl: 4, eras: 2, values: 2, window: 1, flights: 1, calm: true, onwards: true, mandate: stamps},
 	{name: "ids that the root gives, ttl 0", processes: 2, calls: 1, eras: 2, values: 3, window: 1, flights: 1, rootIDs: 1, onwards: true, mandate: ids},
-	{name: "restore, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, calm: true, onwards: true, mandate: stamps},
-	{name: "restore, first windows by claims, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, claimed: true, calm: true, onwards: true, mandate: stamps},
-	{name: "first windows by claims, ttl 0", processes: 2, calls: 1, eras: 3, values: 4, window: 2, flights: 1, claimed: true, onwards: true, mandate: ids},
-	{name: "first windows by claims, ttl", processes: 2, calls: 1, ttl: 2, eras: 2, values: 2, window: 1, flights: 1, claimed: true, mandate: ids},
-	{name: "3 processes, ttl 0", processes: 3, calls: 1, eras: 2, values: 2, window: 1, flights: 1, onwards: true, mandate: ids},
-}
-
-// larger are searched as far as the flags say.
-var larger = []config{
 	{name: "larger: 2 clients, 3 eras, ttl", processes: 2, calls: 2, ttl: 4, eras: 3, values: 6, window: 2, flights: 2, mandate: stamps},
 	{name: "larger: 3 processes, 3 eras, ttl", processes: 3, calls: 2, ttl: 4, eras: 3, values: 4, window: 2, flights: 2, mandate: ids},
 	{name: "larger: 3 processes, 4 eras, ttl 0", processes: 3, calls: 2, eras: 4, values: 6, window: 2, flights: 2, mandate: stamps},
@@ -61,13 +68,11 @@ func TestExplorer(t *testing.T) {
 				sum.explore(t, c, 0, 0)
 			})
 		}
-		for _, c := range larger {
-			if *flagStates > 0 || *flagDepth > 0 {
-				t.Run(c.name, func(t *testing.T) {
-					t.Parallel()
-					sum.explore(t, c, *flagStates, *flagDepth)
-				})
-			}
+		for _, c := range large {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				sum.explore(t, c, *flagStates, *flagDepth)
+			})
 		}
 	})
 	if t.Failed() {
@@ -76,12 +81,10 @@ func TestExplorer(t *testing.T) {
 	testreport.Linef(t, "explorer: %d distinct worlds over %d configurations, %d transitions, up to %d steps deep, in %.0f s; from %d of %d asked, a client is served again and no handover is open",
 		sum.worlds.Load(), sum.configs.Load(), sum.transitions.Load(), sum.depth.Load(), time.Since(begun).Seconds(), sum.asked.Load(), sum.asked.Load())
 	switch n := sum.worlds.Load(); {
-	case testing.Short():
-		t.Logf("short: the count of %d worlds is not asked to be %d", n, leastWorlds)
-	case int(sum.configs.Load()) < len(complete):
+	case int(sum.configs.Load()) < len(complete)+len(large):
 		t.Logf("only a part was asked for: the count of %d worlds is not judged", n)
-	case n < leastWorlds:
-		t.Errorf("only %d worlds were seen, want %d", n, leastWorlds)
+	case n < leastWorlds || size.Long() && n < leastOfLong:
+		t.Errorf("only %d worlds were seen, want %d, and %d in the long form", n, leastWorlds, leastOfLong)
 	}
 }
 
@@ -91,9 +94,6 @@ type totals struct {
 }
 
 func (sum *totals) explore(t *testing.T, c config, limit, depth int) {
-	if testing.Short() {
-		limit = 20_000
-	}
 	s := newSearch(c)
 	s.run(limit, depth)
 	if s.counterexample != nil {

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/impersonate"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -109,7 +109,7 @@ func TestEveryCallByEveryRole(t *testing.T) {
 				rule := access.Of(impersonate.FullMethod(m), role)
 				want := rule == access.No || rule == access.Granted || rule == access.Own && !own
 				hash, asks := w.rootHash()
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 				err := impersonate.Call(t, ctx, conn, m, asked(impersonate.Request(t, m), own))
 				cancel()
 				if got := impersonate.Denied(t, err, p); got != want {

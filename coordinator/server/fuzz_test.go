@@ -5,9 +5,9 @@ import (
 	"errors"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
@@ -64,7 +64,7 @@ func FuzzRequests(f *testing.F) {
 
 // raw calls a method with one request and returns its answers; a watch's first only.
 func (w *world) raw(m protoreflect.MethodDescriptor, request []byte) (answers [][]byte, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	defer cancel()
 	desc := &grpc.StreamDesc{ServerStreams: m.IsStreamingServer(), ClientStreams: m.IsStreamingClient()}
 	stream, err := w.conn.NewStream(ctx, desc, "/nokv.coordinator.v1.Coordinator/"+string(m.Name()), grpc.ForceCodec(rawCodec{}))

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
@@ -91,26 +93,29 @@ func TestEndTenureByTheGoClient(t *testing.T) {
 // An era that has just begun is not ended: whoever held the one before may leave the
 // Tenure to others still. One that was asked to end before is answered.
 func TestYoungEraIsNotEnded(t *testing.T) {
-	w := start(t)
-	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
-	w.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
-		HolderId: "c9", HolderIncarnation: 9, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
-	}}})
-	c, now := coordinatorv1.NewCoordinatorClient(w.conn), clock.NewSystem().Now()
-	end := func(age time.Duration, asked *rootv1.TenureEnd) error {
-		w.authority.status.Store(&tenure.Status{Tenure: &rootv1.Tenure{Era: 1, End: asked}, TenureAt: now.Add(-age)})
-		_, err := c.EndTenure(within(t), &coordinatorv1.EndTenureRequest{Era: 1})
-		return err
-	}
-	err := end(0, nil)
-	refused(t, err, rootv1.Reason_REASON_OVERLOADED)
-	if wait := reason.From(err).GetRetryAfterMillis(); wait == 0 || wait > 5001 {
-		t.Errorf("come back in %d ms", wait)
-	}
-	if err := end(tenure.LeastEra, nil); err != nil {
-		t.Errorf("an era that is old enough: %v", err)
-	}
-	if err := end(0, &rootv1.TenureEnd{}); err != nil {
-		t.Errorf("an era that was asked to end: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var at clock.Clock
+		w := start(t, func(c *server.Config) { at = c.Clock })
+		w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
+		w.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+			HolderId: "c9", HolderIncarnation: 9, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
+		}}})
+		c, now := coordinatorv1.NewCoordinatorClient(w.conn), at.Now()
+		end := func(age time.Duration, asked *rootv1.TenureEnd) error {
+			w.authority.status.Store(&tenure.Status{Tenure: &rootv1.Tenure{Era: 1, End: asked}, TenureAt: now.Add(-age)})
+			_, err := c.EndTenure(within(t), &coordinatorv1.EndTenureRequest{Era: 1})
+			return err
+		}
+		err := end(0, nil)
+		refused(t, err, rootv1.Reason_REASON_OVERLOADED)
+		if wait := reason.From(err).GetRetryAfterMillis(); wait == 0 || wait > 5001 {
+			t.Errorf("come back in %d ms", wait)
+		}
+		if err := end(tenure.LeastEra, nil); err != nil {
+			t.Errorf("an era that is old enough: %v", err)
+		}
+		if err := end(0, &rootv1.TenureEnd{}); err != nil {
+			t.Errorf("an era that was asked to end: %v", err)
+		}
+	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -365,7 +366,7 @@ func startOn(t testing.TB, root *memoryRoot, change ...func(*server.Config)) *wo
 
 // unavailableAfter is the silence that tells that the root is away: a slow machine is
 // none.
-const unavailableAfter = 5 * time.Second
+const unavailableAfter = 30 * time.Second
 
 // run starts everything and stops it at the end of the test.
 func (w *world) run(t testing.TB, change []func(*server.Config)) {
@@ -455,7 +456,7 @@ func (w *world) must(t testing.TB, events ...*rootv1.Event) *rootv1.CommandResul
 
 // within is a context for one call.
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/witness"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -156,7 +157,7 @@ func TestAWalkIsWaitedForWithTheCallersDeadline(t *testing.T) {
 		if status.Code(err) != codes.Canceled {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(proctest.Patience):
 		t.Error("a call whose context has ended waits for the walk of another one")
 	}
 	close(ends)

@@ -19,6 +19,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 	"google.golang.org/grpc"
 )
 
@@ -153,17 +154,20 @@ func TestOneThatFloods(t *testing.T) {
 	})
 }
 
-// Ten thousand members connect at once to a coordinator that has places for a fifth: those
+var connecting = size.Int("connecting", 2500, 10_000, "how many members connect at once")
+
+// Thousands of members connect at once to a coordinator that has places for a fifth: those
 // that are let in are all served, the others told at once when to try again, and memory is
 // bounded; when places are free again, others get them. Connections share the places alike, so
 // that some may stay free.
-func TestTenThousandConnectAtOnce(t *testing.T) {
-	const members, places, each = 10_000, 2_000, 500
-	w := hostingMany(t, members, 0, func(c *server.Config) { c.Limits.MaxMemberStreams = places })
+func TestThousandsConnectAtOnce(t *testing.T) {
+	const each = 500 // on a connection, which has buffers of its own
+	members := *connecting
+	places := members / 5
+	w := hostingMany(t, members, 0, func(c *server.Config) { c.Limits.MaxMemberStreams = int64(places) })
 	defer w.end(t)
 	before := heapInUse()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := within(t)
 	var served, refusedOnes, wrong atomic.Int64
 	connect := func(from, to int) (end func()) {
 		var all sync.WaitGroup
@@ -172,7 +176,7 @@ func TestTenThousandConnectAtOnce(t *testing.T) {
 			cc := w.dial(t, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawFrames{})))
 			t.Cleanup(func() { cc.Close() })
 			all.Go(func() {
-				for i := conn; i < conn+each; i++ {
+				for i := conn; i < min(conn+each, to); i++ {
 					id := fmt.Sprint("m", i)
 					switch err := tryRaw(streams, cc, id, w.incarnation(state.MemberID(id))); {
 					case err == nil:
@@ -193,21 +197,21 @@ func TestTenThousandConnectAtOnce(t *testing.T) {
 	end := connect(0, members)
 	took := time.Since(begun)
 	grown := heapInUse() - before
-	if n := served.Load(); n > places || n < places*8/10 || refusedOnes.Load() != members-n || int64(w.server.MemberStreams()) != n {
+	if n := served.Load(); n > int64(places) || n < int64(places*8/10) || refusedOnes.Load() != int64(members)-n || int64(w.server.MemberStreams()) != n {
 		t.Errorf("%d are served, %d refused, %d streams are open", served.Load(), refusedOnes.Load(), w.server.MemberStreams())
 	}
-	if most := int64(400<<20) * places / 10_000; grown > 2*most { // both ends of each are in this process
+	if most := int64(400<<20) * int64(places) / 10_000; grown > 2*most { // both ends of each are in this process
 		t.Errorf("%d MiB for %d streams, %d at most", grown>>20, places, 2*most>>20)
 	}
 	testreport.Linef(t, "members: %d connect at once in %s, %d are served with %d MiB on both sides, the others refused", members, took.Round(time.Millisecond), served.Load(), grown>>20)
 	end()
 	for w.server.MemberStreams() > 0 && ctx.Err() == nil {
-		runtime.Gosched()
+		time.Sleep(time.Millisecond)
 	}
 	served.Store(0)
-	defer connect(members-each, members)()
-	if served.Load() != each {
-		t.Errorf("%d of %d are served when places are free", served.Load(), each)
+	defer connect(members-each/4, members)()
+	if served.Load() != each/4 {
+		t.Errorf("%d of %d are served when places are free", served.Load(), each/4)
 	}
 }
 
@@ -215,5 +219,5 @@ func heapInUse() int64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
-	return int64(m.HeapInuse + m.StackInuse)
+	return int64(m.HeapAlloc + m.StackInuse)
 }

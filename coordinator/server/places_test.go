@@ -199,8 +199,7 @@ func TestStreamsAreInNobodysWay(t *testing.T) {
 // A proxy with one connection watches for 10,000, when nobody else wants to.
 func TestOneConnectionWatchesForMany(t *testing.T) {
 	w := routed(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := within(t)
 	watches := make([]coordinatorv1.Coordinator_WatchRegionsClient, 10_000)
 	for i := range watches {
 		var err error

@@ -25,6 +25,7 @@ import (
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/impersonate"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -139,6 +140,26 @@ func (c documentedCall) request(t testing.TB, own bool) *http.Request {
 	return jsonRequest(c.verb, path, string(raw))
 }
 
+// leaver is a caller who hangs up at the first bytes of an answer, which may have no end.
+type leaver struct {
+	http.Handler
+	hangUp func()
+}
+
+func (l leaver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	l.Handler.ServeHTTP(&leaving{w.(*answer), l.hangUp}, r)
+}
+
+type leaving struct {
+	*answer
+	hangUp func()
+}
+
+func (l *leaving) Write(b []byte) (int, error) {
+	defer l.hangUp()
+	return l.answer.Write(b)
+}
+
 // TestEveryCallByEveryRoleOverHTTP: who may not do something by gRPC may not do it by
 // REST, whatever it is, and nothing has changed then.
 func TestEveryCallByEveryRoleOverHTTP(t *testing.T) {
@@ -174,11 +195,8 @@ func TestEveryCallByEveryRoleOverHTTP(t *testing.T) {
 					want = role == principal.Root || role == principal.Coordinator
 				}
 				hash, asks := w.rootHash()
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-				if strings.HasSuffix(c.path, "/watch") {
-					ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
-				}
-				a := over(t, h, r.WithContext(ctx))
+				ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+				a := over(t, leaver{h, cancel}, r.WithContext(ctx))
 				cancel()
 				got := a.Code == http.StatusForbidden && a.reason() == "permission_denied" || // and of one command of several
 					strings.Contains(a.Body.String(), rootv1.Reason_REASON_PERMISSION_DENIED.String())
@@ -298,7 +316,7 @@ func TestRESTRefusals(t *testing.T) {
 		"more behind a body":       {jsonRequest("POST", "/api/coordinator/rebalance", `{}{}`), 400, "invalid_request", "more behind"},
 		"an end behind a body":     {jsonRequest("POST", "/api/coordinator/rebalance", `{}}`), 400, "invalid_request", "more behind"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 		a := over(t, h, c.r.WithContext(ctx))
 		cancel()
 		if a.Code != c.status || a.reason() != c.reason || !strings.Contains(a.Body.String(), c.text) || a.fields["way_out"] == "" || a.fields["status"] != float64(c.status) ||

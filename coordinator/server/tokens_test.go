@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -33,70 +34,72 @@ func (w *world) rooted(secret *seal.Key) bearer.Rooted {
 // Tokens are made, revoked and outlived by their keys, by the Go client; nothing but
 // that one was made is logged.
 func TestTokensByTheGoClient(t *testing.T) {
-	var log bytes.Buffer
-	w := start(t, func(c *server.Config) {
-		c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := start(t, func(c *server.Config) {
+			c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
+		})
+		c, ctx := w.caller(t), within(t)
+		if _, err := c.CreateToken(ctx, "operator", "ann", time.Hour); !errors.Is(err, client.ErrFeatureLevel) {
+			t.Fatalf("below its feature level: %v", err)
+		}
+		w.raise(t)
+		if _, err := c.RevokeToken(ctx, "1-0000000000000005"); !errors.Is(err, client.ErrNotFound) {
+			t.Errorf("revoked before any key: %v", err)
+		}
+		var made []*coordinatorv1.CreateTokenResponse
+		for _, role := range []string{"operator", "client"} {
+			r, err := c.CreateToken(ctx, role, "ann", time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := w.rooted(nil).Verify(r.GetToken(), time.Now())
+			if err != nil || got.Role.String() != role || got.Name != "ann" || got.ID.String() != r.GetId() || got.ID.Key != 1 ||
+				got.Expires.Unix() != int64(r.GetExpiresUnixSeconds()) || time.Until(got.Expires).Round(time.Minute) != time.Hour {
+				t.Fatalf("%+v, %v, made %v", got, err, r)
+			}
+			made = append(made, r)
+		}
+		for name, ask := range map[string]func() error{
+			"role":     func() error { return second(c.CreateToken(ctx, "root", "1", time.Hour)) },
+			"no role":  func() error { return second(c.CreateToken(ctx, "king", "1", time.Hour)) },
+			"name":     func() error { return second(c.CreateToken(ctx, "client", "a b", time.Hour)) },
+			"long":     func() error { return second(c.CreateToken(ctx, "client", "a", bearer.MaxLife+time.Second)) },
+			"longest":  func() error { return second(c.CreateToken(ctx, "client", "a", 1<<63-1)) },
+			"short":    func() error { return second(c.CreateToken(ctx, "client", "a", time.Second)) },
+			"negative": func() error { return second(c.CreateToken(ctx, "client", "a", -time.Hour)) },
+			"id":       func() error { return second(c.RevokeToken(ctx, "x")) },
+			"a token":  func() error { return second(c.RevokeToken(ctx, made[0].GetToken())) },
+		} {
+			if err := ask(); !errors.Is(err, client.ErrInvalidRequest) || strings.Contains(err.Error(), made[0].GetToken()[:20]) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for again := range 2 {
+			if r, err := c.RevokeToken(ctx, made[0].GetId()); err != nil || r.GetChanged() != (again == 0) {
+				t.Errorf("revoke: %v, %v", r, err)
+			}
+		}
+		if _, err := w.rooted(nil).Verify(made[0].GetToken(), time.Now()); err == nil || !strings.Contains(err.Error(), "was revoked") {
+			t.Errorf("a revoked token: %v", err)
+		}
+		for key := uint32(2); key <= 3; key++ {
+			if _, err := w.rooted(nil).Verify(made[1].GetToken(), time.Now()); err != nil {
+				t.Errorf("before key %d: %v", key, err)
+			}
+			if r, err := c.RotateTokenKey(ctx); err != nil || r.GetId() != key {
+				t.Errorf("%v, %v, want key %d", r, err, key)
+			}
+		}
+		if _, err := w.rooted(nil).Verify(made[1].GetToken(), time.Now()); err == nil {
+			t.Error("a token outlives its key")
+		}
+		for _, r := range made {
+			if text := log.String(); strings.Contains(text, r.GetToken()[:20]) || !strings.Contains(text, r.GetId()) {
+				t.Errorf("the log should have %s, and not its token:\n%s", r.GetId(), text)
+			}
+		}
 	})
-	c, ctx := w.caller(t), within(t)
-	if _, err := c.CreateToken(ctx, "operator", "ann", time.Hour); !errors.Is(err, client.ErrFeatureLevel) {
-		t.Fatalf("below its feature level: %v", err)
-	}
-	w.raise(t)
-	if _, err := c.RevokeToken(ctx, "1-0000000000000005"); !errors.Is(err, client.ErrNotFound) {
-		t.Errorf("revoked before any key: %v", err)
-	}
-	var made []*coordinatorv1.CreateTokenResponse
-	for _, role := range []string{"operator", "client"} {
-		r, err := c.CreateToken(ctx, role, "ann", time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := w.rooted(nil).Verify(r.GetToken(), time.Now())
-		if err != nil || got.Role.String() != role || got.Name != "ann" || got.ID.String() != r.GetId() || got.ID.Key != 1 ||
-			got.Expires.Unix() != int64(r.GetExpiresUnixSeconds()) || time.Until(got.Expires).Round(time.Minute) != time.Hour {
-			t.Fatalf("%+v, %v, made %v", got, err, r)
-		}
-		made = append(made, r)
-	}
-	for name, ask := range map[string]func() error{
-		"role":     func() error { return second(c.CreateToken(ctx, "root", "1", time.Hour)) },
-		"no role":  func() error { return second(c.CreateToken(ctx, "king", "1", time.Hour)) },
-		"name":     func() error { return second(c.CreateToken(ctx, "client", "a b", time.Hour)) },
-		"long":     func() error { return second(c.CreateToken(ctx, "client", "a", bearer.MaxLife+time.Second)) },
-		"longest":  func() error { return second(c.CreateToken(ctx, "client", "a", 1<<63-1)) },
-		"short":    func() error { return second(c.CreateToken(ctx, "client", "a", time.Second)) },
-		"negative": func() error { return second(c.CreateToken(ctx, "client", "a", -time.Hour)) },
-		"id":       func() error { return second(c.RevokeToken(ctx, "x")) },
-		"a token":  func() error { return second(c.RevokeToken(ctx, made[0].GetToken())) },
-	} {
-		if err := ask(); !errors.Is(err, client.ErrInvalidRequest) || strings.Contains(err.Error(), made[0].GetToken()[:20]) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for again := range 2 {
-		if r, err := c.RevokeToken(ctx, made[0].GetId()); err != nil || r.GetChanged() != (again == 0) {
-			t.Errorf("revoke: %v, %v", r, err)
-		}
-	}
-	if _, err := w.rooted(nil).Verify(made[0].GetToken(), time.Now()); err == nil || !strings.Contains(err.Error(), "was revoked") {
-		t.Errorf("a revoked token: %v", err)
-	}
-	for key := uint32(2); key <= 3; key++ {
-		if _, err := w.rooted(nil).Verify(made[1].GetToken(), time.Now()); err != nil {
-			t.Errorf("before key %d: %v", key, err)
-		}
-		if r, err := c.RotateTokenKey(ctx); err != nil || r.GetId() != key {
-			t.Errorf("%v, %v, want key %d", r, err, key)
-		}
-	}
-	if _, err := w.rooted(nil).Verify(made[1].GetToken(), time.Now()); err == nil {
-		t.Error("a token outlives its key")
-	}
-	for _, r := range made {
-		if text := log.String(); strings.Contains(text, r.GetToken()[:20]) || !strings.Contains(text, r.GetId()) {
-			t.Errorf("the log should have %s, and not its token:\n%s", r.GetId(), text)
-		}
-	}
 }
 
 // Asked twice under one identity, the key is rotated once.

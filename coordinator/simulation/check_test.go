@@ -220,7 +220,7 @@ func (j *judge) violations() error {
 	return nil
 }
 
-// repeat is the command that repeats a seed.
-func repeat(test string, seed uint64) string {
-	return fmt.Sprintf("repeat with: go test ./coordinator/simulation -run '^%s$' -seed %d -seeds 1 -lose %d", test, seed, *lose)
+// repeat says, in a line of its own, the command that repeats a seed; flags ask for one seed.
+func repeat(test string, seed uint64, flags string) string {
+	return fmt.Sprintf("seed %d failed\nrepeat: go test ./coordinator/simulation -run '^%s$' -seed %d %s", seed, test, seed, flags)
 }

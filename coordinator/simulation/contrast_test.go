@@ -14,9 +14,9 @@ var contrasts = []struct {
 	promises []string
 	from     uint64
 }{
-	{checkThenGenerate, []string{"Silence", "Inheritance", "Tso order"}, 200},
-	{countsFromReply, []string{"Silence", "Inheritance", "Tso order"}, 20},
-	{clocksBeyondBound, []string{"Silence", "Inheritance", "Tso order"}, 1},
+	{checkThenGenerate, []string{"Silence", "Inheritance", "Tso order"}, 264},
+	{countsFromReply, []string{"Silence", "Inheritance", "Tso order"}, 71},
+	{clocksBeyondBound, []string{"Silence", "Inheritance", "Tso order"}, 121},
 	{successorBelowFence, []string{"Inheritance", "AllocID", "Tso order"}, 1},
 	{servesBeforeFence, []string{"Inheritance", "AllocID", "Tso order"}, 1},
 	{windowsReused, []string{"Inheritance", "AllocID", "Tso order"}, 1},
@@ -24,7 +24,7 @@ var contrasts = []struct {
 	{earlierConfirmation, []string{"Silence", "Inheritance", "Tso order"}, 1},
 	{viewOlderThanToken, []string{"Freshness"}, 1},
 	{strongWithoutRead, []string{"Freshness"}, 1},
-	{boundIgnored, []string{"Freshness"}, 1},
+	{boundIgnored, []string{"Freshness"}, 2},
 	{tailSkipsEntry, []string{"Tail", "Freshness"}, 1},
 	{appendsUnsynced, []string{"Durability"}, 1},
 }

@@ -1,16 +1,16 @@
 package simulation
 
 import (
-	"flag"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/nokv/nokv/internal/testing/testreport"
 	"github.com/nokv/nokv/meta/root/roottest"
+	"github.com/nokv/nokv/test/size"
 )
 
-var memberSeeds = flag.Int("member-seeds", 100, "how many seeds the simulation with members runs")
+var memberSeeds = size.Int("member-seeds", 50, 500, "how many seeds the simulation with members runs")
 
 // memberKinds are the faults of members that must have happened.
 var memberKinds = []string{
@@ -71,7 +71,7 @@ func TestMembers(t *testing.T) {
 			total.add(r)
 		})
 		if t.Failed() && !*goOn {
-			t.Fatalf("repeat with: go test ./coordinator/simulation -run '^TestMembers$' -seed %d -member-seeds 1", seed)
+			t.Fatal(repeat("TestMembers", seed, "-member-seeds 1"))
 		}
 	}
 	total.judge(t)
@@ -87,14 +87,14 @@ var memberContrasts = []struct {
 	promises []string
 	from     uint64
 }{
-	{confirmsUnchecked, []string{"One owner a moment"}, 42},
-	{confirmsUncounted, []string{"One owner a moment"}, 1},
-	{clocksBeyondBound, []string{"One owner a moment"}, 2},
-	{countsFromAnswer, []string{"One owner a moment"}, 4},
+	{confirmsUnchecked, []string{"One owner a moment"}, 72},
+	{confirmsUncounted, []string{"One owner a moment"}, 9},
+	{clocksBeyondBound, []string{"One owner a moment"}, 3},
+	{countsFromAnswer, []string{"One owner a moment"}, 6},
 	{unchecked, []string{"One owner a moment"}, 4},
-	{cutTakenForDeath, []string{"One owner a moment"}, 39},
-	{releasedBelow, []string{"Frontier"}, 1},
-	{unfenced, []string{"Fence"}, 41},
+	{cutTakenForDeath, []string{"One owner a moment"}, 51},
+	{releasedBelow, []string{"Frontier"}, 2},
+	{unfenced, []string{"Fence"}, 44},
 }
 
 // TestMembersContrast leaves one rule out at a time: the checker of the right name must

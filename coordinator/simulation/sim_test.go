@@ -3,26 +3,19 @@ package simulation
 import (
 	"flag"
 	"fmt"
-	"os"
-	"runtime/debug"
 	"testing"
 
 	"github.com/nokv/nokv/internal/testing/testreport"
 	"github.com/nokv/nokv/meta/root/roottest"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	seeds = flag.Int("seeds", 1000, "how many seeds the simulation runs")
+	seeds = size.Int("seeds", 200, 3000, "how many seeds the simulation runs")
 	first = flag.Uint64("seed", 1, "the first seed")
 	lose  = flag.Uint64("lose", 16, "a seed that this divides loses a root peer's disk for ever, and has it replaced")
 	goOn  = flag.Bool("go-on", false, "go on after a seed that failed")
 )
-
-// TestMain trades memory for time: runs are short and make much garbage.
-func TestMain(m *testing.M) {
-	debug.SetGCPercent(400)
-	os.Exit(m.Run())
-}
 
 // kinds are the faults that must have happened.
 var kinds = []string{
@@ -72,7 +65,7 @@ func TestSimulation(t *testing.T) {
 			total.add(r)
 		})
 		if t.Failed() && !*goOn {
-			t.Fatal(repeat("TestSimulation", seed))
+			t.Fatal(repeat("TestSimulation", seed, fmt.Sprint("-seeds 1 -lose ", *lose)))
 		}
 	}
 	total.judge(t)

@@ -9,10 +9,11 @@ import (
 
 	"github.com/nokv/nokv/internal/history"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	simSeeds = flag.Uint64("tenure.seeds", 60, "seeds of the simulation")
+	simSeeds = size.Int("tenure.seeds", 20, 300, "seeds of the simulation")
 	simFirst = flag.Uint64("tenure.seed", 1, "first seed of the simulation")
 )
 
@@ -212,17 +213,17 @@ func simKnobs(seed uint64, v variant) knobs {
 func TestSimulation(t *testing.T) {
 	var total faults
 	var ops, eras int
-	for seed := *simFirst; seed < *simFirst+*simSeeds; seed++ {
+	for seed := *simFirst; seed < *simFirst+uint64(*simSeeds); seed++ {
 		w := newWorld(simKnobs(seed, noVariant))
 		w.live()
 		for _, v := range w.log.Check() {
-			t.Fatalf("seed %d: %v", seed, v)
+			t.Fatalf("%v\n%s", v, repeat(seed))
 		}
 		if err := w.healed(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatalf("%v\n%s", err, repeat(seed))
 		}
 		if len(w.log.Grants) < 500 || len(w.log.Tenures) < 2 {
-			t.Fatalf("seed %d: only %d replies in %d eras", seed, len(w.log.Grants), len(w.log.Tenures))
+			t.Fatalf("only %d replies in %d eras\n%s", len(w.log.Grants), len(w.log.Tenures), repeat(seed))
 		}
 		ops += len(w.log.Grants)
 		eras += len(w.log.Tenures)
@@ -235,10 +236,15 @@ func TestSimulation(t *testing.T) {
 		"root ids": total.rootIDs, "clock refusals": total.clockRefusals,
 		"windows with a claim": total.firstWindows, "ends asked for": total.ends,
 	} {
-		if n == 0 {
+		if n == 0 && *simSeeds >= 20 {
 			t.Errorf("no %s happened", name)
 		}
 	}
+}
+
+// repeat is the command that repeats a seed.
+func repeat(seed uint64) string {
+	return fmt.Sprintf("repeat: go test ./coordinator/tenure -run '^TestSimulation$' -tenure.seed %d -tenure.seeds 1", seed)
 }
 
 func (f *faults) add(g faults) {
@@ -267,9 +273,9 @@ func TestSimulationIsDeterministic(t *testing.T) {
 	}
 }
 
-// rare are seeds just before one that shows a variant that few seeds show.
+// rare are seeds that show a variant that few seeds show.
 var rare = map[variant]uint64{
-	checkThenGenerate: 110, countsFromReply: 138, newLeaderDoesNotWait: 3, confirmDuringClaim: 246, clocksBeyondBound: 69,
+	checkThenGenerate: 144, countsFromReply: 174, newLeaderDoesNotWait: 9, confirmDuringClaim: 400, retireBeforeClosing: 5, clocksBeyondBound: 97,
 }
 
 // Leaving out one rule must be caught by a checker: otherwise the checkers
@@ -283,7 +289,7 @@ func TestContrast(t *testing.T) {
 			t.Parallel()
 			for i := range uint64(300) {
 				// The rare ones begin where they are known to show.
-				seed := 1 + rare[v] + i
+				seed := max(1, rare[v]) + i
 				w := newWorld(simKnobs(seed, v))
 				w.live()
 				for _, v := range w.log.Check() {

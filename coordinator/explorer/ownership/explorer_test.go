@@ -1,18 +1,19 @@
 package ownership
 
 import (
-	"flag"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	flagStates = flag.Int("explorer.states", 0, "search every configuration up to this many worlds, not to its depth")
-	flagWalks  = flag.Int("explorer.walks", 40, "random walks in each of the largest configurations")
+	flagStates = size.Int("explorer.states", 60_000, 0, "search every configuration up to this many worlds, not to its depth; 0: to its depth")
+	flagDeeper = size.Int("explorer.deeper", 0, 1, "search this many steps deeper than each configuration says")
+	flagWalks  = size.Int("explorer.walks", 40, 4000, "random walks in each of the largest configurations")
 )
 
 // exploration is a configuration and how deep it is searched; 0: until nothing new is
@@ -86,14 +87,17 @@ func TestExplorer(t *testing.T) {
 				begun := time.Now()
 				s := newSearch(x.config)
 				switch {
-				case testing.Short():
-					s.run(5000, 0)
 				case *flagStates > 0:
 					s.run(*flagStates, 0)
+				case x.depth > 0:
+					s.run(0, x.depth+*flagDeeper)
 				default:
-					s.run(0, x.depth)
+					s.run(0, 0)
 				}
 				n := s.ask(x.nth)
+				if n == 0 && s.counterexample == nil {
+					t.Error("no world has room to go on: the bounds are too small to ask")
+				}
 				if s.counterexample != nil {
 					t.Fatalf("%s is broken:\n%s", s.counterexample.predicate, s.trace(s.counterexample))
 				}
