@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/mtls"
 )
 
@@ -82,6 +83,7 @@ func TestConnectionsEnd(t *testing.T) {
 // longer believed, also when nobody else comes; each side sees to it. One whose
 // certificate another CA that is believed has signed goes on.
 func TestConnectionsEndWithTheirAuthority(t *testing.T) {
+	const goesOn, watched = time.Hour, 10 * time.Minute
 	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	a := newAuthority(t, "prod", now)
 	next, err := a.Next(now, 365*day)
@@ -129,15 +131,15 @@ func TestConnectionsEndWithTheirAuthority(t *testing.T) {
 				for _, c := range []net.Conn{here, there} {
 					ended.Go(func() { _, _ = io.Copy(io.Discard, c) })
 				}
-				time.Sleep(10 * time.Hour)
+				time.Sleep(goesOn)
 				write(t, own, mtls.CAFile, []byte(o.after))
-				time.AfterFunc(2*time.Hour, func() { _, _ = here.Close(), there.Close() })
+				time.AfterFunc(watched, func() { _, _ = here.Close(), there.Close() })
 				ended.Wait()
-				want := 12 * time.Hour
+				want := goesOn + watched
 				if o.ends {
-					want = 10*time.Hour + time.Minute
+					want = goesOn + time.Minute
 				}
-				if life := time.Since(begun); life > want || o.ends != (life < 12*time.Hour) {
+				if life := time.Since(begun); life > want || o.ends != (life < goesOn+watched) {
 					t.Errorf("%s, listening %v: ended after %v, want %v", name, listens, life, want)
 				}
 				if said := log.take(); o.ends != strings.Contains(said, "is not signed by a CA that is in "+filepath.Join(own, mtls.CAFile)) {
@@ -185,7 +187,7 @@ func TestClosedConnectionsAreForgotten(t *testing.T) {
 		}
 	}
 	shake(t, watched(s.ServerConn), watched(dialer(s, principal.Root)))
-	late := time.After(10 * time.Second)
+	late := time.After(proctest.Patience)
 	for left := 2; left > 0; {
 		runtime.GC() // finds one only when no stack has it any more
 		select {

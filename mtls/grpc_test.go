@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/mtls"
 )
 
@@ -52,7 +53,7 @@ func call(t *testing.T, addr string, creds credentials.TransportCredentials) (as
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	with = new(peer.Peer)
 	var out wrapperspb.StringValue
@@ -88,7 +89,7 @@ func TestGRPC(t *testing.T) {
 		"unknown CA":     {secure, unknown.Client(principal.Coordinator), secure + " refused our certificate of member/m1 in " + dir + ": no CA that is in ca.crt there and valid has signed it (remote error: tls: unknown certificate authority)"},
 		"plain to TLS":   {secure, none.Client(principal.Coordinator), secure + " speaks TLS: it needs a certificate to be called (a folder of nokv cert issue, named by --certs or NOKV_CERTS)"},
 		"TLS to plain":   {open, c.Client(principal.Coordinator), open + " does not speak TLS: start it with certificates, or leave ours away (tls: first record does not look like a TLS handshake)"},
-		"TLS to nowhere": {"127.0.0.1:1", c.Client(principal.Coordinator), ""},
+		"TLS to nowhere": {proctest.Addrs(t, 1)[0], c.Client(principal.Coordinator), ""},
 	} {
 		_, _, err := call(t, o.addr, o.creds)
 		r, refused := mtls.RefusalOf(err)

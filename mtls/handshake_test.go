@@ -454,9 +454,11 @@ func TestRotationUnderLoad(t *testing.T) {
 	server, client := a.issue(t, principal.Root, "1", 30*day), a.issue(t, principal.Member, "m1", 30*day)
 	s, d := open(t, server, c.o()), open(t, client, c.o())
 	first := a.Believed[0]
-	stop, made := make(chan struct{}), make(chan struct{})
+	stop := make(chan struct{})
+	var made [4]chan struct{}
 	var load sync.WaitGroup
-	for range 4 {
+	for i := range made {
+		made[i] = make(chan struct{})
 		load.Go(func() {
 			for {
 				accepted, dialled := shake(t, s.ServerConn, dialer(d, principal.Root))
@@ -466,18 +468,20 @@ func TestRotationUnderLoad(t *testing.T) {
 				select {
 				case <-stop:
 					return
-				case made <- struct{}{}:
+				case made[i] <- struct{}{}:
 				}
 			}
 		})
 	}
-	// settle waits until connections were made with what is in the folders.
+	// settle waits until connections were made with what is in the folders: of each
+	// caller one that began since, as one of them may still be reading the folder.
 	settle := func() {
 		c.add(2 * time.Second)
 		s.Principal()
 		d.Principal()
-		for range 12 { // of 4 at a time, so that 8 began since
-			<-made
+		for _, one := range made {
+			<-one
+			<-one
 		}
 	}
 	check := func(err error) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/mtls"
 )
 
@@ -39,7 +40,7 @@ func TestRereadKeepsWhoItIs(t *testing.T) {
 				t.Errorf("the process was %s of %s and is %s of %s now", before, before.Cluster, got, got.Cluster)
 			}
 			left, right := net.Pipe()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 			defer cancel()
 			accepted := make(chan error, 1)
 			go func() {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nokv/nokv/internal/cow"
+	"github.com/nokv/nokv/test/size"
 )
 
 // item is a value that knows its key; n tells values of one key apart.
@@ -189,6 +190,11 @@ func loaded(n int, groups uint64) *twin {
 	return &twin{cow.LoadIndex(keyOf, want), slices.Clone(want)}
 }
 
+var (
+	indexSteps = size.Int("index.steps", 40, 300, "so many values of a loaded Index are changed, with everything read around each")
+	indexEvery = size.Int("index.every", 8000, 1000, "everything is read after so many changes of a large Index")
+)
+
 // TestLoadIndex: an Index that is loaded is one whose values are set in order,
 // at every size where it gets another node or level, and goes on from there.
 func TestLoadIndex(t *testing.T) {
@@ -196,7 +202,7 @@ func TestLoadIndex(t *testing.T) {
 		w := loaded(n, 2)
 		w.checkAll(t)
 		f := w.fork()
-		for i := range 300 {
+		for i := range *indexSteps {
 			k := cow.Key{Group: uint64(1 + i&1), Text: fmt.Sprintf("tenant/%06d", (i*7919+n*3)%(n*3+5))}
 			if w.check(t, k); i%3 == 0 {
 				w.delete(k)
@@ -213,27 +219,27 @@ func TestLoadIndex(t *testing.T) {
 // TestLargeIndex: an Index of three levels, filled and emptied in several
 // orders, is right all the while, and so are the forks made on the way.
 func TestLargeIndex(t *testing.T) {
-	const size = 40_000
-	up := make([]int, size)
+	const many = 40_000
+	up := make([]int, many)
 	for i := range up {
 		up[i] = i
 	}
 	down := slices.Clone(up)
 	slices.Reverse(down)
-	mixed := rand.New(rand.NewPCG(1, 2)).Perm(size)
+	mixed := rand.New(rand.NewPCG(1, 2)).Perm(many)
 	for name, orders := range map[string][2][]int{
 		"up, up": {up, up}, "up, down": {up, down}, "down, mixed": {down, mixed}, "mixed, up": {mixed, up}, "mixed, mixed": {mixed, mixed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key := func(i int) cow.Key { return cow.Key{Group: uint64(1 + i/30_000), Text: fmt.Sprintf("user/%07d", i)} }
-			x, want := cow.NewIndex(keyOf), make(model, 0, size)
-			for i := range size {
+			x, want := cow.NewIndex(keyOf), make(model, 0, many)
+			for i := range many {
 				want = append(want, &item{key(i), i})
 			}
-			there := make([]bool, size)
+			there := make([]bool, many)
 			var kept []*twin
 			step := func(i, at int) {
-				if at%1000 != 0 {
+				if at%*indexEvery != 0 {
 					return
 				}
 				now := model{}

@@ -5,8 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"testing"
-	"time"
 
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
@@ -56,7 +56,7 @@ func TestUnreadMessagesAreCounted(t *testing.T) {
 func TestReadMessagesAreNotCounted(t *testing.T) {
 	w := serve(t, 64*mib)
 	conn := w.dial(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, chat)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // failing fails as told before it accepts.
@@ -92,7 +94,7 @@ func accepting(t *testing.T, limit int) (lis *Listener, accepted chan *admitted,
 // ends waits until the other side has closed a connection.
 func ends(t *testing.T, c net.Conn) {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {

@@ -2,14 +2,13 @@ package procs
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
 )
 
-// Ports that Addrs chooses from: below the range that outgoing connections
-// get, or a client's socket could take the port of a process that is down.
+// Ports that Addrs chooses from: below the range that outgoing connections get on most
+// machines, or a client's socket could take the port of a process that is down.
 const (
 	lowestPort  = 12000
 	highestPort = 30000
@@ -20,7 +19,7 @@ const maxPortTries = 1000
 
 // given holds the ports that were handed out in this process, until it ends: the
 // UDP port of the same number, which nobody listens at, tells other processes that
-// choose here.
+// choose here, and reserve keeps everybody else away.
 var given struct {
 	sync.Mutex
 	// Guarded by the mutex.
@@ -38,12 +37,13 @@ func Addrs(n int) ([]string, error) {
 		if tries > maxPortTries+n {
 			return nil, errors.New("no free loopback ports")
 		}
-		addr := fmt.Sprintf("127.0.0.1:%d", lowestPort+rand.IntN(highestPort-lowestPort))
+		port := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: lowestPort + rand.IntN(highestPort-lowestPort)}
+		addr := port.String()
 		mark, err := net.ListenPacket("udp", addr)
 		if err != nil {
 			continue
 		}
-		if !Free(addr) {
+		if _, err := reserve(port); err != nil { // until this process ends
 			_ = mark.Close() // nothing was sent
 			continue
 		}

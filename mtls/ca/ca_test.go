@@ -98,10 +98,9 @@ func TestRenew(t *testing.T) {
 	if err := os.Chmod(keyFile, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if os.Getuid() == 0 {
-		if err := os.Chown(keyFile, 1234, 567); err != nil {
-			t.Fatal(err)
-		}
+	given := os.Chown(keyFile, 1234, 567) == nil
+	if !given {
+		t.Log("SKIPPED: files cannot be given to another user here")
 	}
 	later := now.Add(30 * time.Minute)
 	after, err := a.Renew(dir, later, 0)
@@ -118,7 +117,7 @@ func TestRenew(t *testing.T) {
 	if err != nil || info.Mode() != 0o640 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if owner := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (owner.Uid != 1234 || owner.Gid != 567) {
+	if owner := info.Sys().(*syscall.Stat_t); given && (owner.Uid != 1234 || owner.Gid != 567) {
 		t.Errorf("the key belongs to %d:%d", owner.Uid, owner.Gid)
 	}
 	if _, err := made(t, "test", now).Renew(dir, now, 0); err == nil || !strings.Contains(err.Error(), "is of cluster prod, and the authority of test") {

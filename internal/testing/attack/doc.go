@@ -4,8 +4,8 @@
 // Each attack is something that a stranger or a caller who was taken over can do
 // with a connection. For each it is shown that (1) no process ends, no era is lost
 // and no call of others fails, (2) no process takes more memory than its budget and
-// a fifth, (3) the attack happened; and it is told how much slower others were. The
-// short form runs among other tests: there eras are of 2 s, and memory is within a
-// budget and a half. Flag -attack.long makes each last 30 s, with as many
+// a fifth, (3) the attack happened, and others were served meanwhile; and it is told
+// how much slower they were. The short form runs among other tests: there an attack
+// goes on until that is so, eras are of 30 s, and memory is within a budget and a half. Flag -attack.long makes each last 30 s, with as many
 // connections and streams as were seen to hurt.
 package attack

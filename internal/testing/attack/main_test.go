@@ -6,15 +6,17 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	long = flag.Bool("attack.long", false, "attack for -attack.lasts each, in full size")
+	long = size.Bool("attack.long", "attack for -attack.lasts each, in full size")
 	full = flag.Duration("attack.lasts", 30*time.Second, "how long an attack in full size lasts")
 )
 
@@ -44,7 +46,7 @@ func TestMain(m *testing.M) {
 const politely = 15
 
 // strike carries out an order until standard input ends, and says on standard
-// output what it did.
+// output what it has done, again and again.
 func strike(raw string) int {
 	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, politely); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -62,8 +64,14 @@ func strike(raw string) int {
 	}
 	a := newAttacker(o)
 	go a.untilTold()
+	var saying sync.WaitGroup
+	saying.Go(func() {
+		for a.pause(20 * time.Millisecond) {
+			fmt.Println(strings.TrimSpace(a.summary()))
+		}
+	})
 	run(a)
-	<-a.done
+	saying.Wait()
 	fmt.Println(strings.TrimSpace(a.summary()))
 	return 0
 }

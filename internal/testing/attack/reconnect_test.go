@@ -24,6 +24,7 @@ const dialersAtOnce = 64
 // again at once because it was started again, and counts what is left of them when
 // they are gone. With -attack.long they are 9,500, nearly as many as it takes.
 func TestReconnectStorm(t *testing.T) {
+	alongside(t)
 	path, err := proctest.NoKV()
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +33,7 @@ func TestReconnectStorm(t *testing.T) {
 	c.Secure()
 	c.StartAll()
 	c.WaitHealthy(patience)
-	n, member := size(300, 9500), roots
+	n, member := sized(300, 9500), roots
 	begun := time.Now()
 	conns := connectAll(t, c, n)
 	first := time.Since(begun)
@@ -81,7 +82,7 @@ func processOf(t *testing.T, c *proctest.Cluster, member int) (p process) {
 // connectAll opens connections that have shaken hands, and HTTP/2's with it.
 func connectAll(t *testing.T, c *proctest.Cluster, n int) []net.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	conns := make([]net.Conn, n)
 	var next atomic.Int64
@@ -101,7 +102,7 @@ func connectAll(t *testing.T, c *proctest.Cluster, n int) []net.Conn {
 	}
 	all.Wait()
 	if ctx.Err() != nil {
-		t.Fatalf("%d connections were not made within 2 minutes: %v", n, *last.Load())
+		t.Fatalf("%d connections were not made within %s: %v", n, patience, *last.Load())
 	}
 	return conns
 }

@@ -11,11 +11,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
 )
@@ -26,7 +27,7 @@ const (
 	// budget is what each process is told that it may take.
 	budget = 256 << 20
 	// patience bounds every wait for a process.
-	patience = 30 * time.Second
+	patience = proctest.Patience
 )
 
 // scene is a cluster with those who are served by it.
@@ -126,10 +127,10 @@ func (s *scene) vars(m int, into any) error {
 	}{into})
 }
 
-// plan is one attack on a scene.
+// plan is one attack on a scene. It goes on until it has happened, and then until others
+// were served meanwhile; with -attack.long for -attack.lasts at least.
 type plan struct {
 	order
-	lasts time.Duration
 	// happened says, by what the attacker did and what is seen, whether the attack
 	// took place.
 	happened func(did map[string]int) error
@@ -158,13 +159,20 @@ func (s *scene) run(p plan) outcome {
 	if s.calm.lasted == 0 || *long {
 		used := s.processor()
 		s.before = [len(s.before)]int64{}
-		s.calm = s.victims.during(func() { s.most(&s.before, calm()) })
+		s.calm = s.victims.during(func() { s.most(&s.before, calm(), s.victims.served) })
 		s.restful = s.shares(used, s.calm.lasted)
 	}
 	out := outcome{calm: s.calm, restful: s.restful}
 	a := s.attacker(p.order)
 	used := s.processor()
-	out.during = s.victims.during(func() { s.most(&out.peak, p.lasts) })
+	out.during = s.victims.during(func() {
+		s.most(&out.peak, lasts(), func() error {
+			if err := p.happened(a.did()); err != nil {
+				return fmt.Errorf("%s did not happen: %w", p.Attack, err)
+			}
+			return s.victims.served()
+		})
+	})
 	out.busy = s.shares(used, out.during.lasted)
 	out.attacker = share(processorTime(t, a.cmd.Process.Pid), out.during.lasted)
 	out.did = a.end()
@@ -189,18 +197,25 @@ func (s *scene) run(p plan) outcome {
 			t.Errorf("%s: a call of others failed: %v", p.Attack, err)
 		}
 	}
-	if err := p.happened(out.did); err != nil {
-		t.Errorf("%s did not happen: %v (%v)", p.Attack, err, out.did)
-	}
 	testreport.Linef(t, "attack %s", p.Attack+": "+out.String(s))
 	return out
 }
 
-// most notes the most memory that each member has in some time.
-func (s *scene) most(peak *[roots + coordinators]int64, lasts time.Duration) {
-	for end := time.Now().Add(lasts); time.Now().Before(end); {
+// most notes the most memory that each member has in some time, and until enough was done.
+func (s *scene) most(peak *[roots + coordinators]int64, lasts time.Duration, enough func() error) {
+	s.t.Helper()
+	for begun := time.Now(); ; {
 		for m := range peak {
 			peak[m] = max(peak[m], resident(s.t, s.Process(m).PID()))
+		}
+		if took := time.Since(begun); took >= lasts {
+			err := enough()
+			if err == nil {
+				return
+			}
+			if took > lasts+patience {
+				s.t.Fatalf("within %s: %v", took, err)
+			}
 		}
 		time.Sleep(20 * time.Millisecond) // memory is looked at so often
 	}
@@ -254,13 +269,13 @@ func (o outcome) String(s *scene) string {
 	return b.String()
 }
 
-// ttl is that of eras: the default. Among other tests the machine itself stands still
-// for longer, now and then.
+// ttl is that of eras: the default. Among other tests it outlasts what the machine itself
+// stands still.
 func ttl() time.Duration {
 	if *long {
 		return 200 * time.Millisecond
 	}
-	return 2 * time.Second
+	return 30 * time.Second
 }
 
 // above is how far above its budget a process may come. Among other tests garbage is
@@ -276,18 +291,18 @@ func calm() time.Duration {
 	if *long {
 		return *full / 3
 	}
-	return 1500 * time.Millisecond
+	return 500 * time.Millisecond
 }
 
 func lasts() time.Duration {
 	if *long {
 		return *full
 	}
-	return 2 * time.Second
+	return 300 * time.Millisecond
 }
 
-// size is that of a bounded attack, or the one that was seen to hurt.
-func size(bounded, full int) int {
+// sized is that of a bounded attack, or the one that was seen to hurt.
+func sized(bounded, full int) int {
 	if *long {
 		return full
 	}
@@ -299,7 +314,11 @@ type attacking struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	stop func() error
-	out  *bufio.Reader
+	// said is closed when it says no more.
+	said chan struct{}
+
+	mu   sync.Mutex
+	last string // guarded by mu: what it said last of what it did
 }
 
 func (s *scene) attacker(o order) *attacking {
@@ -313,7 +332,7 @@ func (s *scene) attacker(o order) *attacking {
 	cmd := exec.Command(os.Args[0], "-test.run", "^$")
 	cmd.Env = append(os.Environ(), orderEnv+"="+string(raw), "GOMEMLIMIT=2GiB")
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = procs.Attributes()
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -325,8 +344,32 @@ func (s *scene) attacker(o order) *attacking {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	return &attacking{t: t, cmd: cmd, stop: in.Close, out: bufio.NewReader(stdout)}
+	a := &attacking{t: t, cmd: cmd, stop: in.Close, said: make(chan struct{})}
+	go func() {
+		defer close(a.said)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			a.mu.Lock()
+			a.last = lines.Text()
+			a.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-a.said
+	})
+	return a
+}
+
+// did is what it has done so far.
+func (a *attacking) did() map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	did := map[string]int{}
+	for word := range strings.FieldsSeq(a.last) {
+		what, n, _ := strings.Cut(word, "=")
+		did[what], _ = strconv.Atoi(n)
+	}
+	return did
 }
 
 // end ends the attack and returns what was done.
@@ -335,17 +378,11 @@ func (a *attacking) end() map[string]int {
 	_ = a.stop()
 	kill := time.AfterFunc(patience, func() { _ = a.cmd.Process.Kill() })
 	defer kill.Stop()
-	line, err := a.out.ReadString('\n')
-	if err != nil {
-		a.t.Fatalf("the attacker said %q: %v", line, err)
+	<-a.said
+	if err := a.cmd.Wait(); err != nil {
+		a.t.Fatalf("the attacker: %v", err)
 	}
-	_ = a.cmd.Wait()
-	did := map[string]int{}
-	for word := range strings.FieldsSeq(line) {
-		what, n, _ := strings.Cut(word, "=")
-		did[what], _ = strconv.Atoi(n)
-	}
-	return did
+	return a.did()
 }
 
 // resident is what a process has in memory, in bytes.

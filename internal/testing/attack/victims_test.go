@@ -61,7 +61,8 @@ const (
 	thinking = 4 * time.Millisecond
 	// victimRegions is how many regions there are to look up.
 	victimRegions = 64
-	callLimit     = 5 * time.Second
+	// callLimit is as long as anything may take: how long calls took is reported.
+	callLimit = patience
 )
 
 func regionKey(i int) []byte { return fmt.Appendf(nil, "victim-%03d", i) }
@@ -146,19 +147,23 @@ func (v *victims) during(fn func()) figures {
 	return *f
 }
 
+// enoughServed is how many calls of each kind are answered while an attack goes on.
+const enoughServed = callersOfAKind
+
+// served says whether others are served while somebody looks.
+func (v *victims) served() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for k, took := range v.now.took {
+		if n := len(took) - len(v.now.failed); n < enoughServed {
+			return fmt.Errorf("%d %s were answered", n, kindNames[k])
+		}
+	}
+	return nil
+}
+
 // settle waits until calls of every kind are answered again.
 func (v *victims) settle(t *testing.T) {
 	t.Helper()
-	proctest.Eventually(t, patience, func() error {
-		f := v.during(func() { time.Sleep(200 * time.Millisecond) }) // the load runs meanwhile
-		for k := range kinds {
-			if len(f.took[k]) == 0 {
-				return fmt.Errorf("no %s were answered", kindNames[k])
-			}
-		}
-		if len(f.failed) > 0 {
-			return f.failed[0]
-		}
-		return nil
-	})
+	v.during(func() { proctest.Eventually(t, patience, v.served) })
 }

@@ -49,7 +49,7 @@ func (c *caller) typed(ctx context.Context, kind kindOfLoad, what string, call f
 	out := &change{client: c.name, what: what, id: ofIdentity(id)}
 	defer func() { c.e.changed(out, c.now()) }()
 	err := errNoAnswer
-	for range writeTries {
+	for range c.tries {
 		out.tries++
 		var a answer
 		if err = c.ask(ctx, func(ctx context.Context, n coordinatorv1.CoordinatorClient) (err error) {

@@ -52,6 +52,8 @@ const (
 	callLimit = time.Second
 	// tries of one write before its outcome stays unknown.
 	writeTries = 4
+	// setupTries are those of a write without which there is no load.
+	setupTries = int(patience / callLimit)
 	// clientLimit bounds a call of the Go client: longer than an outage should take.
 	clientLimit = 10 * time.Second
 	// thinking is the longest pause between two calls: five processes share the
@@ -107,6 +109,8 @@ type caller struct {
 	// nodes are the coordinators as this caller reaches them, at is the one to ask next.
 	nodes []coordinatorv1.CoordinatorClient
 	at    int
+	// tries of one write.
+	tries int
 	// session is the newest position this caller was told of.
 	session state.Token
 	next    int
@@ -119,6 +123,7 @@ func startLoad(t testing.TB, c *cluster, e *evidence, began time.Time, seed uint
 	l := &load{t: t, c: c, e: e, began: began, stop: stop, pauseAll: pause, conf: make(map[string]uint64), ids: make(map[string]uint64), identities: identity.NewSource()}
 	t.Cleanup(l.finish)
 	first := l.caller("setup", seed)
+	first.tries = setupTries
 	shared := make([]string, 0, sharedRegions+goneRegions)
 	for i := range sharedRegions {
 		shared = append(shared, sharedKey(i))
@@ -180,7 +185,7 @@ func (l *load) now() time.Duration { return time.Since(l.began) }
 
 // caller connects a new caller to every coordinator.
 func (l *load) caller(name string, seed uint64) *caller {
-	who := &caller{load: l, name: name, rng: rand.New(rand.NewPCG(seed, 1))}
+	who := &caller{load: l, name: name, rng: rand.New(rand.NewPCG(seed, 1)), tries: writeTries}
 	who.at = who.rng.IntN(coordinators)
 	for i := range coordinators {
 		conn := dial(l.t, l.c.net.Door(name, coordinatorPlace(i), l.c.CoordinatorAddrs[i]))

@@ -54,7 +54,7 @@ type cluster struct {
 }
 
 // checkpointEntries is how many entries start a checkpoint: a run crosses some.
-const checkpointEntries = 200
+const checkpointEntries = 100
 
 // electionTimeout is that of the root peers: the default.
 const electionTimeout = 500 * time.Millisecond

@@ -123,12 +123,13 @@ func beginFsyncSlow(r *run, f fault) *active {
 	if err != nil {
 		return &active{skipped: err.Error()}
 	}
-	return &active{victims: []int{m}, end: in.detach, fired: func() error {
+	fired := func() error {
 		if len(in.times()) == 0 {
 			return errors.New("no fsync was made to wait")
 		}
 		return nil
-	}}
+	}
+	return &active{victims: []int{m}, seen: fired, end: in.detach, fired: fired}
 }
 
 // refusedStart starts a root peer that must not start; what it wrote, "" when it

@@ -15,6 +15,9 @@ import (
 type active struct {
 	// victims are the members it is about.
 	victims []int
+	// seen says why it has not fired yet, where that takes what others do meanwhile; nil:
+	// it fires when it begins, or when it ends.
+	seen func() error
 	// end ends it and brings back whatever it took away.
 	end func()
 	// fired says why it did not happen, after its end; nil: it happened.

@@ -33,7 +33,7 @@ func (r *run) heal() {
 }
 
 // lateCall is how much longer than its deadline a call may take on a busy machine.
-const lateCall = patience / 4
+const lateCall = patience
 
 // rests says whether all root peers have applied the whole log as it is known, and
 // the last handover is closed in it.
@@ -81,7 +81,7 @@ func (r *run) counted(m int) (found []error) {
 
 // vars reads what a process shows of itself into a struct with the fields to read.
 func (c *cluster) vars(m int, into any) error {
-	client := http.Client{Timeout: 5 * time.Second}
+	client := http.Client{Timeout: patience}
 	resp, err := client.Get("http://" + c.MetricsAddrs[m] + "/debug/vars")
 	if err != nil {
 		return err

@@ -53,16 +53,17 @@ func (r *run) on(c proctest.Condition, victim int, ways []way) *active {
 	for _, w := range ways {
 		r.c.net.Set(w[0], w[1], c)
 	}
-	return &active{victims: []int{victim}, end: func() {
-		for _, w := range ways {
-			r.c.net.Set(w[0], w[1], proctest.Condition{})
-		}
-	}, fired: func() error {
+	fired := func() error {
 		if r.harm(ways) == before {
 			return fmt.Errorf("nothing went over %d links", len(ways))
 		}
 		return nil
-	}}
+	}
+	return &active{victims: []int{victim}, seen: fired, end: func() {
+		for _, w := range ways {
+			r.c.net.Set(w[0], w[1], proctest.Condition{})
+		}
+	}, fired: fired}
 }
 
 func (r *run) harm(ways []way) (n uint64) {
@@ -159,7 +160,7 @@ func beginUnanswered(r *run, f fault) *active {
 	ways := append(into(m, r.neighbours(m)), outOf(m, r.neighbours(m))...)
 	broken := r.on(proctest.Condition{Broken: true}, m, ways)
 	deaf := r.on(proctest.Condition{Deaf: true}, m, ways)
-	return &active{victims: []int{m}, end: deaf.end, fired: func() error {
+	return &active{victims: []int{m}, seen: deaf.seen, end: deaf.end, fired: func() error {
 		if err := deaf.fired(); err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ func (c *caller) publishAt(ctx context.Context, key string, id uint64, epoch sta
 		Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}},
 	}}}}}
 	err := errNoAnswer
-	for range writeTries {
+	for range c.tries {
 		w.lastTry, w.tries = c.now(), w.tries+1
 		var r *coordinatorv1.PublishRootEventsResponse
 		if err = c.ask(ctx, func(ctx context.Context, n coordinatorv1.CoordinatorClient) (err error) {

@@ -15,10 +15,11 @@ import (
 
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	runs         = flag.Int("chaos.runs", 0, "run so many random schedules in TestRuns")
+	runs         = size.Int("chaos.runs", 0, 5, "run so many random schedules in TestRuns")
 	firstSeed    = flag.Uint64("chaos.seed", 0, "seed of the first of them, the others follow; 0: a random one")
 	scheduleFile = flag.String("chaos.schedule", "", "`file` with a schedule to run in TestRuns, instead of random ones")
 	keepIn       = flag.String("chaos.out", os.TempDir(), "`folder` for what a failed run leaves")
@@ -51,9 +52,9 @@ type run struct {
 
 // TestSmoke runs the common faults once.
 func TestSmoke(t *testing.T) {
-	done := newTotals()
 	for _, name := range []string{"smoke-processes.txt", "smoke-links.txt"} {
 		t.Run(strings.TrimSuffix(name, ".txt"), func(t *testing.T) {
+			t.Parallel()
 			raw, err := os.ReadFile(filepath.Join("testdata", name))
 			if err != nil {
 				t.Fatal(err)
@@ -65,10 +66,11 @@ func TestSmoke(t *testing.T) {
 			if s.seed == 0 {
 				s.seed = rand.Uint64()
 			}
+			done := newTotals()
 			play(t, s, done)
+			done.report(t)
 		})
 	}
-	done.report(t)
 }
 
 // TestRuns runs what the flags say.
@@ -131,11 +133,11 @@ func play(t *testing.T, s *schedule, done *totals) {
 	r.judge()
 }
 
-// episode runs the faults of one line.
+// episode runs the faults of one line, when everything has just been served. A fault
+// lasts as long as the schedule says, and until it has fired.
 func (r *run) episode(e episode) {
 	r.t.Helper()
 	time.Sleep(e.after) // the schedule says so
-	r.progress(lowLoad, "before "+e.String())
 	r.alive()
 	type begun struct {
 		fault
@@ -150,6 +152,9 @@ func (r *run) episode(e episode) {
 	slices.SortStableFunc(all, func(a, b begun) int { return a.at.Add(a.lasts).Compare(b.at.Add(b.lasts)) })
 	for _, b := range all {
 		time.Sleep(time.Until(b.at.Add(b.lasts))) // the schedule says so
+		if b.seen != nil {
+			proctest.Eventually(r.t, patience, b.seen)
+		}
 		if b.end != nil {
 			b.end()
 		}

@@ -96,7 +96,7 @@ func (c *Cluster) StopAll() {
 	c.t.Helper()
 	for i := len(c.processes) - 1; i >= 0; i-- {
 		c.processes[i].Signal(syscall.SIGTERM)
-		if code := c.processes[i].Wait(15 * time.Second); code != 0 {
+		if code := c.processes[i].Wait(Patience); code != 0 {
 			c.t.Errorf("%s: exit status %d after SIGTERM, want 0", c.Name(i), code)
 		}
 	}
@@ -107,13 +107,13 @@ func (c *Cluster) Coordinators() string { return strings.Join(c.CoordinatorAddrs
 
 // Healthy asks a member's health check; nil when it serves.
 func (c *Cluster) Healthy(member int) error {
-	_, err := c.get(member, "/healthz")
+	_, err := c.get(member, "/healthz", 5*time.Second) // and is asked again
 	return err
 }
 
 // get asks a member's metrics port.
-func (c *Cluster) get(member int, path string) ([]byte, error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: c.certs.Transport()}
+func (c *Cluster) get(member int, path string, within time.Duration) ([]byte, error) {
+	client := http.Client{Timeout: within, Transport: c.certs.Transport()}
 	defer client.CloseIdleConnections()
 	resp, err := client.Get(c.certs.Scheme() + "://" + c.MetricsAddrs[member] + path)
 	if err != nil {

@@ -182,7 +182,7 @@ func (d *door) close() {
 }
 
 // helloWithin bounds the wait for the first bytes of a common door's visitor.
-const helloWithin = 5 * time.Second
+const helloWithin = Patience
 
 // carry serves one connection.
 func (d *door) carry(near net.Conn) {

@@ -78,7 +78,7 @@ func Start(t testing.TB, o Options) *Process {
 			_ = child.Signal(syscall.SIGTERM)
 			select {
 			case <-p.Ended():
-			case <-time.After(10 * time.Second):
+			case <-time.After(Patience):
 			}
 		}
 		p.Kill()

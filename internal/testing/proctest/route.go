@@ -141,9 +141,9 @@ func (r *route) pump(l *link, first []byte, from io.Reader, to io.Writer) {
 
 // deliver writes a piece when its link lets it through.
 func (r *route) deliver(l *link, p piece, to io.Writer) bool {
-	if wait := time.Until(p.due); !p.due.IsZero() && wait > 0 {
+	if !p.due.IsZero() {
 		l.counts.late.Add(1)
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(time.Until(p.due))
 		defer timer.Stop()
 		select {
 		case <-timer.C:

@@ -105,7 +105,7 @@ func (c *Cluster) TLS() *mtls.Source { return c.certs }
 
 // Vars reads what a member shows under "nokv" at /debug/vars.
 func (c *Cluster) Vars(member int, to any) error {
-	raw, err := c.get(member, "/debug/vars")
+	raw, err := c.get(member, "/debug/vars", Patience)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (c *Cluster) Vars(member int, to any) error {
 
 // ProcessVars reads what a member shows under "process" at /debug/vars.
 func (c *Cluster) ProcessVars(member int, to any) error {
-	raw, err := c.get(member, "/debug/vars")
+	raw, err := c.get(member, "/debug/vars", Patience)
 	if err != nil {
 		return err
 	}

@@ -12,10 +12,11 @@ import (
 	"github.com/nokv/nokv/meta/root/roottest"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	seeds = flag.Int("seeds", 300, "how many seeds the simulation runs")
+	seeds = size.Int("seeds", 100, 1000, "how many seeds the simulation runs")
 	first = flag.Uint64("seed", 1, "the first seed")
 	lose  = flag.Uint64("lose", 16, "a seed that this divides loses a disk for ever, and has its peer replaced")
 )
@@ -200,7 +201,7 @@ func TestRootSimulation(t *testing.T) {
 			t.Errorf("only %d %s in %d seeds: the load was too low", asked[what], what, *seeds)
 		}
 	}
-	if *seeds >= 300 && (replaced.Done < *seeds/int(*lose)-1 || replaced.Cancelled == 0 || replaced.Back == 0) {
+	if *seeds >= 100 && (replaced.Done < *seeds/int(*lose)-1 || replaced.Cancelled == 0 || replaced.Back == 0) {
 		t.Errorf("of replacements there were only %+v", replaced)
 	}
 	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d reads, %d confirmations, %d eras, %d checkpoints, %d transfers; %d disks lost, %d peers replaced, %d replacements cancelled, "+

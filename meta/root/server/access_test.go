@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/impersonate"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -98,7 +98,7 @@ func TestEveryCallByEveryRole(t *testing.T) {
 	for _, role := range principal.Roles {
 		r, s := secure(t)
 		p := impersonate.Named(role, "c1")
-		ctx, cancel := within(20 * time.Second)
+		ctx, cancel := within(proctest.Patience)
 		defer cancel()
 		methods := impersonate.Methods(t, ctx, s.as(impersonate.Named(principal.Operator, "op")))
 		if len(methods) < 12 {
@@ -155,7 +155,7 @@ func TestEveryKindByEveryRole(t *testing.T) {
 				e := impersonate.Event(kind, about)
 				_, rule := access.OfEvent(e, role)
 				hash := r.View().State.Hash()
-				ctx, cancel := within(10 * time.Second)
+				ctx, cancel := within(proctest.Patience)
 				answer, err := root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{{Events: []*rootv1.Event{e}, Actor: p.Actor()}}})
 				cancel()
 				if err != nil {
@@ -223,7 +223,7 @@ func TestEventsByWhoAsks(t *testing.T) {
 	} {
 		r, s := secure(t)
 		hash := r.View().State.Hash()
-		ctx, cancel := within(10 * time.Second)
+		ctx, cancel := within(proctest.Patience)
 		root := rootv1.NewRootClient(s.as(c.sender))
 		neighbour := &rootv1.Command{Events: joined("m3", 1).GetEvents(), Actor: "operator/op"}
 		resp, err := root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{{Events: []*rootv1.Event{c.event}, Actor: c.names, Via: "coordinator/c9"}}})
@@ -280,7 +280,7 @@ func (r *fakeReplica) lastActor(t *testing.T) string {
 func TestRefusalIsOfThePresent(t *testing.T) {
 	r, s := secure(t)
 	r.lead(2)
-	ctx, cancel := within(10 * time.Second)
+	ctx, cancel := within(proctest.Patience)
 	defer cancel()
 	_, err := rootv1.NewRootClient(s.as(impersonate.Named(principal.Coordinator, "c1"))).Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{
 		{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 2}}}}, Actor: "member/m1"},
@@ -294,7 +294,7 @@ func TestRefusalIsOfThePresent(t *testing.T) {
 // into the log.
 func TestNobodyIsNamedWithoutCertificates(t *testing.T) {
 	r := newFakeReplica(t)
-	ctx, cancel := within(10 * time.Second)
+	ctx, cancel := within(proctest.Patience)
 	defer cancel()
 	_, err := serve(t, r, nil).root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{
 		{Events: joined("m", 1).GetEvents(), Actor: "operator/op", Via: "coordinator/c9"},
@@ -321,7 +321,7 @@ func TestSecretsGoToCoordinators(t *testing.T) {
 		{impersonate.Named(principal.Operator, "op"), "", false, false},
 		{impersonate.Named(principal.Operator, "op"), "c1", false, true},
 	} {
-		ctx, cancel := within(20 * time.Second)
+		ctx, cancel := within(proctest.Patience)
 		root := rootv1.NewRootClient(s.as(c.p))
 		_, tail, err := tailed(ctx, root, c.id, secret, want.Token().Index)
 		if err != nil || tail != c.inTail {
@@ -338,7 +338,7 @@ func TestSecretsGoToCoordinators(t *testing.T) {
 // TestPrincipalsAreBounded: callers with ever new names take no memory beyond a bound.
 func TestPrincipalsAreBounded(t *testing.T) {
 	_, s := secure(t)
-	ctx, cancel := within(60 * time.Second)
+	ctx, cancel := within(proctest.Patience)
 	defer cancel()
 	for n := range access.MaxPrincipals + 10 {
 		conn := s.as(impersonate.Named(principal.Operator, fmt.Sprintf("op%d", n)))

@@ -2,10 +2,10 @@ package server_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/impersonate"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -13,7 +13,7 @@ import (
 // proposed has c1 propose a command of somebody.
 func (s *served) proposed(c *rootv1.Command) *rootv1.CommandResult {
 	s.t.Helper()
-	ctx, cancel := within(10 * time.Second)
+	ctx, cancel := within(proctest.Patience)
 	defer cancel()
 	root := rootv1.NewRootClient(s.as(impersonate.Named(principal.Coordinator, "c1")))
 	answer, err := root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{c}})

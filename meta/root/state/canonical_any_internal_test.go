@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -41,10 +42,12 @@ func scramble(r *rand.Rand, m protoreflect.Message, depth int) {
 	}
 }
 
+var encoded = size.Int("encoded", 5_000, 200_000, "so many messages are encoded")
+
 // The encodings by hand equal the reflective one, whatever is in a message.
 func TestCanonicalEncodingsOfAnything(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 20000 {
+	for range *encoded {
 		p := &rootv1.Transition{}
 		scramble(r, p.ProtoReflect(), 0)
 		if !bytes.Equal(appendTransition(nil, p), appendMessage(nil, p.ProtoReflect())) {

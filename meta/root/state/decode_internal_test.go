@@ -8,11 +8,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 )
+
+var decoded = size.Int("decoded", 30_000, 1_000_000, "so many regions are decoded")
 
 // What regionDecoder decodes is what package proto decodes, also of bytes that
 // nobody wrote like that; and regions as they are written it does decode.
 func TestRegionDecoder(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	some := func(n int) []byte {
 		b := make([]byte, rng.IntN(n))
@@ -24,7 +28,7 @@ func TestRegionDecoder(t *testing.T) {
 	number := func() uint64 { return rng.Uint64() >> rng.IntN(64) }
 	taken := 0
 	var d regionDecoder
-	for n := range 200_000 {
+	for n := range *decoded {
 		p := &rootv1.Region{Id: number(), KeyspaceId: uint32(number()), StartKey: some(20), EndKey: some(20), Frontier: some(3), Revision: number()}
 		if rng.IntN(8) == 0 {
 			p.EndKey = append(p.StartKey, 0)
@@ -71,7 +75,7 @@ func TestRegionDecoder(t *testing.T) {
 			t.Fatalf("% x:\n%v\npackage proto:\n%v", b, got, want)
 		}
 	}
-	if taken < 60_000 {
+	if taken < *decoded*3/10 {
 		t.Errorf("only %d were decoded", taken)
 	}
 }

@@ -36,6 +36,7 @@ func (m *machine) removeMany() {
 // TestRemovedRegionsAreForgotten: MaxRemovedRegions are remembered, each with its
 // own last version. One that was removed before them all is as if it never was.
 func TestRemovedRegionsAreForgotten(t *testing.T) {
+	t.Parallel()
 	m := bootstrapped(t)
 	for _, id := range []uint64{1, 2} {
 		m.must(regionAt(id, 9).Events...)
@@ -76,6 +77,7 @@ func TestRemovedRegionsAreForgotten(t *testing.T) {
 // also of the highest version, a region that never was may be published, and
 // changed, and an id that the root gives begins at the beginning.
 func TestNewRegionsAfterManyRemovals(t *testing.T) {
+	t.Parallel()
 	m := bootstrapped(t)
 	m.must(published(1<<40, "x", "y", state.MaxEpoch)) // a member chose its own id and version, both allowed
 	m.must(removeRegion(1 << 40).Events...)
@@ -118,6 +120,7 @@ func TestSlotsOfADeletedKeyspaceTakeNoRoom(t *testing.T) {
 // TestReplacedRootPeersAreRefusedForEver: a node id that was used is refused to the
 // last that fits, and then every further replacement is, with a way out.
 func TestReplacedRootPeersAreRefusedForEver(t *testing.T) {
+	t.Parallel()
 	m := bootstrapped(t)
 	add := func(node uint64) *rootv1.Command {
 		return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RootPeerAdded{RootPeerAdded: &rootv1.RootPeerAdded{

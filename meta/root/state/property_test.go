@@ -268,6 +268,7 @@ func drawVerbs(t *rapid.T) []rootv1.Verb {
 // TestLaws checks what holds in every State and for every command: promises 1
 // to 8 of the package.
 func TestLaws(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		bootstrap := clusterEvent()

@@ -42,6 +42,7 @@ func (m *machine) fill(entries, n int, sequence *uint64) {
 // before is refused from then on: nobody can tell. A restored State forgets at
 // the same command.
 func TestIdentitiesAreForgotten(t *testing.T) {
+	t.Parallel()
 	m := bootstrapped(t)
 	var sequence uint64
 	m.fill(state.MaxRememberedCommands/2048, 2048, &sequence)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/meta/root/storage"
+	"github.com/nokv/nokv/test/size"
 )
 
 // truth is what one state of a workdir must hold.
@@ -264,14 +265,12 @@ func faults(op disk.Op) map[string]disk.Fault {
 	return all
 }
 
+var crashSeeds = size.Int("crash.seeds", 1, 4, "what a crash leaves behind, so many times for each operation")
+
 // TestCrashEnumeration fails and crashes at every disk operation of a life.
 func TestCrashEnumeration(t *testing.T) {
 	incoming := foreignCheckpoint(t, 40, 5)
 	ops := scenarioOps(t, incoming)
-	seeds := uint64(4)
-	if testing.Short() {
-		seeds = 1
-	}
 	fired, reopened := 0, 0
 	for n, op := range ops {
 		for name, fault := range faults(op) {
@@ -291,7 +290,7 @@ func TestCrashEnumeration(t *testing.T) {
 			} else if errors.Is(err, io.EOF) || isDamage(err) || contains(err, "PROMISE BROKEN") {
 				t.Fatalf("op %d %v: %s: %v", n+1, op, name, err)
 			}
-			for seed := range seeds {
+			for seed := range uint64(*crashSeeds) {
 				for _, powerCut := range []bool{true, false} {
 					g, e := f.Clone(seed), d
 					if powerCut {

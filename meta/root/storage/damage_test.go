@@ -11,6 +11,7 @@ import (
 
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/meta/root/storage"
+	"github.com/nokv/nokv/test/size"
 )
 
 const (
@@ -78,7 +79,10 @@ func openAndCheck(dir string, o storage.Options, want truth) error {
 	return errors.Join(err, s.Close())
 }
 
-// TestEveryFlippedBit: every single flipped bit of log and checkpoint is
+// flipStride is odd, so that every bit of a byte is flipped in some byte.
+var flipStride = size.Int("flip.stride", 13, 1, "flip one bit in so many")
+
+// TestEveryFlippedBit: a single flipped bit of log and checkpoint, any of them, is
 // refused or changes nothing, and Verify sees what Open refuses.
 func TestEveryFlippedBit(t *testing.T) {
 	dir := t.TempDir()
@@ -97,11 +101,7 @@ func TestEveryFlippedBit(t *testing.T) {
 		}
 		st, err := base.Stat(file)
 		must(t, err)
-		stride := int64(1)
-		if testing.Short() {
-			stride = 13
-		}
-		for bit := int64(0); bit < st.Size*8; bit += stride {
+		for bit := int64(0); bit < st.Size*8; bit += int64(*flipStride) {
 			f := base.Clone(1)
 			must(t, f.FlipBit(file, bit))
 			err := openAndCheck(workdir, onFake(f.Clone(2)), want)
@@ -158,7 +158,7 @@ func TestEveryFlippedBitOfRegisters(t *testing.T) {
 	}
 	for bit := 0; bit < len(good)*8; bit++ {
 		used := good[bit/8] != 0 || bit/8 > 0 && good[bit/8-1] != 0
-		if used && (!testing.Short() || bit%17 == 0) || bit%509 == 0 {
+		if used && bit%*flipStride == 0 || bit%509 == 0 {
 			flip(bit)
 		}
 	}
@@ -171,6 +171,8 @@ func TestEveryFlippedBitOfRegisters(t *testing.T) {
 
 func same(a, b map[string][]byte) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
 
+var openStride = size.Int("open.stride", 61, 7, "open a workdir with one spoilt byte in so many of its registers")
+
 // TestFlippedRegistersOpen opens real workdirs with spoilt registers.
 func TestFlippedRegistersOpen(t *testing.T) {
 	dir := t.TempDir()
@@ -179,10 +181,12 @@ func TestFlippedRegistersOpen(t *testing.T) {
 	name := filepath.Join(dir, "root.raft.bin")
 	good, err := os.ReadFile(name)
 	must(t, err)
-	for byteAt := 0; byteAt < len(good); byteAt++ {
-		if good[byteAt] == 0 || byteAt%7 != 0 {
+	opened := 0
+	for byteAt := 0; byteAt < len(good); byteAt += *openStride {
+		if good[byteAt] == 0 {
 			continue
 		}
+		opened++
 		bad := append([]byte(nil), good...)
 		bad[byteAt] ^= 0x10
 		copyTo := t.TempDir()
@@ -192,6 +196,10 @@ func TestFlippedRegistersOpen(t *testing.T) {
 			t.Fatalf("byte %d: %v", byteAt, err)
 		}
 	}
+	if opened < 10 {
+		t.Errorf("%d workdirs were opened", opened)
+	}
+	t.Logf("%d workdirs opened", opened)
 }
 
 // TestLostFiles: a file that is gone is missed, never taken for a fresh start.

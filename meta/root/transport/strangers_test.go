@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
 	"github.com/nokv/nokv/mtls"
 	"go.etcd.io/raft/v3/raftpb"
@@ -90,7 +91,7 @@ func TestStrangersAtTheTransportPort(t *testing.T) {
 		return func(_ context.Context, c net.Conn) error {
 			_, err := greet(tls.Client(c, &tls.Config{
 				InsecureSkipVerify: true, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
-			}), says, 20*time.Second)
+			}), says, proctest.Patience)
 			return err
 		}
 	}
@@ -105,7 +106,7 @@ func TestStrangersAtTheTransportPort(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	strangers := map[string]func(context.Context, net.Conn) error{
-		"no certificate":          func(_ context.Context, c net.Conn) error { _, err := greet(c, says, 20*time.Second); return err },
+		"no certificate":          func(_ context.Context, c net.Conn) error { _, err := greet(c, says, proctest.Patience); return err },
 		"another node's":          by(certs.root(3)),
 		"a coordinator's":         by(certs.of(principal.Coordinator, "2")),
 		"an operator's":           by(certs.of(principal.Operator, "2")),
@@ -126,9 +127,9 @@ func TestStrangersAtTheTransportPort(t *testing.T) {
 					return
 				}
 				defer c.Close()
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 				defer cancel()
-				if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
 					t.Error(err)
 				}
 				err = stranger(ctx, c)
@@ -146,7 +147,7 @@ func TestStrangersAtTheTransportPort(t *testing.T) {
 		case <-in.came:
 			arrived = true
 		case <-time.After(10 * time.Millisecond): // sent before the connection was there
-			if time.Since(began) > 20*time.Second {
+			if time.Since(began) > proctest.Patience {
 				t.Fatal("the real peer is kept out")
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 )
@@ -213,9 +214,10 @@ func TestDyingPortDelaysARefusalLittle(t *testing.T) {
 
 func TestRefusedOnRealSockets(t *testing.T) {
 	ids := members(3)
+	addrs := proctest.Addrs(t, 3) // nobody else takes the port of who ended
 	var listeners []net.Listener
 	for i := range 2 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", addrs[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +226,7 @@ func TestRefusedOnRealSockets(t *testing.T) {
 			id.Peers[i].Address = l.Addr().String() // Shared by all identities.
 		}
 	}
-	ids[0].Peers[2].Address = "127.0.0.1:1"
+	ids[0].Peers[2].Address = addrs[2]
 	refused := make(chan uint64, 10)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -241,7 +243,7 @@ func TestRefusedOnRealSockets(t *testing.T) {
 	defer stopA()
 	_, stopB := start(1)
 	defer stopB()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	defer cancel()
 	for !a.Connected(2) && ctx.Err() == nil {
 		pause(ctx, time.Millisecond)

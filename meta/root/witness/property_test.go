@@ -1,7 +1,6 @@
 package witness_test
 
 import (
-	"flag"
 	"math/rand/v2"
 	"testing"
 
@@ -9,9 +8,10 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/witness"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/test/size"
 )
 
-var logs = flag.Int("witness-logs", 300, "random logs that the audit must find nothing in")
+var logs = size.Int("witness-logs", 100, 1000, "random logs that the audit must find nothing in")
 
 // Whatever the state machine lets through, from whoever asks for whatever, the
 // audit and the records agree that nothing is broken.
