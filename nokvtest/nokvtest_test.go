@@ -19,6 +19,8 @@ import (
 	"github.com/nokv/nokv/rooted"
 )
 
+func TestTheExample(t *testing.T) { testFailover(t) }
+
 func TestAClusterServes(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
