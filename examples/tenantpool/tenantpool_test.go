@@ -34,7 +34,7 @@ const connections = 8
 
 // shortened are settings that a test cannot wait for, behind those of the example.
 func shortened() []string {
-	return append(settings(), "--liveness-interval", "500ms", "--liveness-dead-after", "3s")
+	return append(settings(), "--liveness-interval", "200ms", "--liveness-suspect-after", "1s", "--liveness-dead-after", "1500ms")
 }
 
 // system is PostgreSQL, a cluster, pods and callers, as processes.
@@ -632,7 +632,7 @@ func (s *system) killed() {
 	took, _ := s.moved(fmt.Sprintf("/tenants/t-3/rows/%d", made.ID), victim, "kept")
 	s.no(0, http.MethodPost, "/transaction/commit", begun.Transaction, "", 404, "pin_lost")
 	all := s.await("no tenant is at the dead pod", func() error { return s.without(victim) })
-	testreport.Linef(s.T, "tenantpool: SIGKILL of a pod: a request of its tenant is answered by another after %v, all are elsewhere %v later; here silence of 3s is death, and in the preset of 30s", took, all)
+	testreport.Linef(s.T, "tenantpool: SIGKILL of a pod: a request of its tenant is answered by another after %v, all are elsewhere %v later; here silence of 1.5s is death, and in the preset of 30s", took, all)
 	if again := s.must(0, http.MethodPost, "/tenants/t-3/rows", "", "again"); again.Pod == victim {
 		s.Errorf("a dead pod answers")
 	}
