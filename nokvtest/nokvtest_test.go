@@ -319,7 +319,7 @@ func TestMistakesAreSaidInPlainWords(t *testing.T) {
 // Nothing is left of clusters when their tests have ended.
 func TestNothingIsLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
-	for range 3 {
+	for range 2 {
 		inside(t, func(a *aside) {
 			c := nokvtest.Start(a, nokvtest.Roots(3), nokvtest.Coordinators(2), nokvtest.Keyspace("games", "games"), nokvtest.Loopback())
 			m := c.Member(a, "m1", &app{})

@@ -84,8 +84,7 @@ func TestP06P07P11P76LookupPassesRequestsOnToTheOwner(t *testing.T) {
 
 func TestP76WhatHasNoOwnerIsAProblemWithAReason(t *testing.T) {
 	w := start(t, says("first"))
-	p := w.proxy(proxy.Config{MaxBody: 10, Hold: 50 * time.Millisecond})
-	front := serve(t, p.Lookup())
+	front := serve(t, w.proxy(proxy.Config{MaxBody: 10}).Lookup())
 	long := strings.Repeat("k", rooted.MaxKeyBytes+1)
 	for i, c := range []struct {
 		key, body, reason string
@@ -110,6 +109,7 @@ func TestP76WhatHasNoOwnerIsAProblemWithAReason(t *testing.T) {
 		}
 	}
 	w.members[0].Close()
+	front = serve(t, w.proxy(proxy.Config{Hold: 50 * time.Millisecond}).Lookup())
 	for _, state := range []rootv1.MemberState{active, failed} {
 		w.at(0, state)
 		if code, h, body := ask(t, "POST", front.URL, "k", "x"); code != 503 || h.Get("Retry-After") == "" {
