@@ -3,7 +3,7 @@ package grpcroute_test
 import (
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,14 +16,29 @@ import (
 
 // example runs what needs a cluster, of members m1, which owns game g1, and m2.
 func example(run func(w *world)) {
-	var once sync.Once // whatever -count is
-	testing.RunTests(func(_, _ string) (bool, error) { return true, nil }, []testing.InternalTest{{Name: "TestExample", F: func(t *testing.T) {
-		once.Do(func() {
-			w := start(t, router.Config{}, "m1", "m2")
-			w.c.Assign(t, "games", []byte("g1"), "m1")
-			run(w)
-		})
-	}}})
+	t := &quiet{}
+	defer t.end()
+	w := start(t, router.Config{}, "m1", "m2")
+	w.c.Assign(t, "games", []byte("g1"), "m1")
+	run(w)
+}
+
+// quiet is a test that does not fail, and prints nothing where the output is compared.
+type quiet struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (*quiet) Helper()                           {}
+func (q *quiet) Cleanup(fn func())               { q.cleanups = append(q.cleanups, fn) }
+func (*quiet) Fatal(args ...any)                 { panic(fmt.Sprint(args...)) }
+func (*quiet) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+func (*quiet) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+
+func (q *quiet) end() {
+	for _, fn := range slices.Backward(q.cleanups) {
+		fn()
+	}
 }
 
 // A caller's ClientConn: each call goes to the owner of its key, also when that has just died.

@@ -122,7 +122,7 @@ func ExampleMember_Drain() {
 	}()
 
 	// SIGTERM: the time that is left is told.
-	deadline, cancel := context.WithTimeout(ctx, 20*time.Second)
+	deadline, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	fmt.Println("drained:", m.Drain(deadline, "the host is updated"))
 	err = m.Do(ctx, member.Request{Region: 17, Epoch: rooted.Epoch{Version: 1, ConfVersion: 3}}, nil)

@@ -24,7 +24,7 @@ import (
 // probed is what a process at a probe address says.
 func probed(t *testing.T, address string, secure func(context.Context, net.Conn) (net.Conn, error)) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -67,7 +67,7 @@ func runEnding(t *testing.T, certs *mtls.Source, a *app) (m *member.Member, clus
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx, a) }()
 	cluster.Show("m1", own(17, 3))
-	await, done := context.WithTimeout(t.Context(), 30*time.Second)
+	await, done := context.WithTimeout(t.Context(), proctest.Patience)
 	defer done()
 	for cluster.Member("m1") == nil {
 		if err := cluster.Await(await, "m1", func(fakecoordinator.Reported) bool { return cluster.Member("m1") != nil }); err != nil {
@@ -143,7 +143,7 @@ func TestRule6LostProbeEndsTheMember(t *testing.T) {
 		breakListener(t, address)
 		select {
 		case <-r.Leaving():
-		case <-time.After(30 * time.Second):
+		case <-time.After(proctest.Patience):
 			t.Error("it goes on behind a probe that refuses")
 		}
 		return nil

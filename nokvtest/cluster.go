@@ -26,7 +26,7 @@ const Outside = "test"
 
 const (
 	// patience is how long what Start and Await wait for may take, in virtual time in a bubble.
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	// pace is how often it is looked whether something has come true.
 	pace = 2 * time.Millisecond
 	// electionTimeout of a cluster of one, and of more: who is alone has nobody to hear.

@@ -114,7 +114,7 @@ func (c *Cluster) AwaitOwner(t testing.TB, keyspace string, key []byte, member r
 	return route
 }
 
-// Await waits until something has come true, and fails the test if that takes 30 s.
+// Await waits until something has come true, and fails the test if that takes 2 minutes.
 func (c *Cluster) Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	if err := c.await(func(context.Context) (bool, error) { return holds(), nil }); err != nil {

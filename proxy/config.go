@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"time"
 
@@ -60,6 +62,9 @@ type Config struct {
 	OnResult func(Result)
 	// Logger gets at Debug what broke. nil: none.
 	Logger hclog.Logger
+
+	// dial connects to members without TLS; nil: by the network.
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Result is what became of a request.

@@ -1,17 +1,22 @@
 package proxy_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -27,6 +32,7 @@ import (
 type world struct {
 	coordinatorv1.UnimplementedCoordinatorServer
 	t      testing.TB
+	lan    *lan // nil: members listen at ports of the machine
 	router *router.Router
 	feed   chan *coordinatorv1.WatchRegionsResponse
 
@@ -106,7 +112,18 @@ func start(t testing.TB, members ...http.Handler) *world { return startWith(t, n
 // startWith has members listen with certificates.
 func startWith(t testing.TB, certs *mtls.Source, members ...http.Handler) *world {
 	t.Helper()
-	w := &world{t: t, feed: make(chan *coordinatorv1.WatchRegionsResponse), revision: 1, states: map[string]*rootv1.Member{}}
+	return startAt(t, nil, certs, members...)
+}
+
+// startInMemory has members, and what serves, listen in memory: for a bubble of virtual time.
+func startInMemory(t testing.TB, members ...http.Handler) *world {
+	t.Helper()
+	return startAt(t, &lan{at: map[string]*place{}}, nil, members...)
+}
+
+func startAt(t testing.TB, lan *lan, certs *mtls.Source, members ...http.Handler) *world {
+	t.Helper()
+	w := &world{t: t, lan: lan, feed: make(chan *coordinatorv1.WatchRegionsResponse), revision: 1, states: map[string]*rootv1.Member{}}
 	l, s := bufconn.Listen(1<<16), grpc.NewServer()
 	coordinatorv1.RegisterCoordinatorServer(s, w)
 	go func() { _ = s.Serve(l) }()
@@ -116,6 +133,7 @@ func startWith(t testing.TB, certs *mtls.Source, members ...http.Handler) *world
 		m.Config.Protocols = new(http.Protocols)
 		m.Config.Protocols.SetHTTP1(true)
 		m.Config.Protocols.SetUnencryptedHTTP2(true)
+		lan.instead(m)
 		if certs != nil {
 			m.Listener = tls.NewListener(m.Listener, certs.HTTP())
 		}
@@ -190,19 +208,23 @@ func (w *world) heard() {
 	w.mu.Lock()
 	all := rooted.TokenFromProto(at(w.index))
 	w.mu.Unlock()
-	for end := time.Now().Add(10 * time.Second); w.router.State()[0].Position.Token.Compare(all) < 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(proctest.Patience); w.router.State()[0].Position.Token.Compare(all) < 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			w.t.Fatalf("the router is at %s, not %s", w.router.State()[0].Position.Token, all)
 		}
 	}
 }
 
-// proxy makes one whose key is the header K.
+// proxy makes one whose key is the header K. What it waits for others may take as long as on a busy machine, where
+// nothing is said of it.
 func (w *world) proxy(cfg proxy.Config) *proxy.Proxy {
 	w.t.Helper()
-	cfg.Router = w.router
+	cfg.Router, cfg.Dial, cfg.Hold = w.router, cmp.Or(cfg.Dial, proctest.Patience), cmp.Or(cfg.Hold, proctest.Patience)
 	if cfg.Key == nil {
 		cfg.Key = proxy.Header("K")
+	}
+	if w.lan != nil {
+		cfg.DialBy(w.lan.dial)
 	}
 	cfg.OnResult = func(r proxy.Result) {
 		w.mu.Lock()
@@ -218,7 +240,7 @@ func (w *world) proxy(cfg proxy.Config) *proxy.Proxy {
 // last is the result of the last request, when there are so many.
 func (w *world) last(n int) proxy.Result {
 	w.t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(proctest.Patience); ; {
 		w.mu.Lock()
 		got := len(w.results)
 		if got >= n {
@@ -233,8 +255,11 @@ func (w *world) last(n int) proxy.Result {
 	}
 }
 
-func serve(t testing.TB, h http.Handler) *httptest.Server {
+func serve(t testing.TB, h http.Handler) *httptest.Server { return serveAt(t, nil, h) }
+
+func serveAt(t testing.TB, lan *lan, h http.Handler) *httptest.Server {
 	s := httptest.NewUnstartedServer(h)
+	lan.instead(s)
 	s.Config.Protocols = new(http.Protocols)
 	s.Config.Protocols.SetHTTP1(true)
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
@@ -248,4 +273,80 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// lan is a network in memory.
+type lan struct {
+	mu sync.Mutex
+	at map[string]*place // guarded by mu
+}
+
+// place is where one listens. It is its own address.
+type place struct {
+	*bufconn.Listener
+	address string
+}
+
+// Accept implements net.Listener.
+func (p *place) Accept() (net.Conn, error) {
+	c, err := p.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return accepted{c}, nil
+}
+
+// accepted is a connection whose deadlines pass as those of sockets do.
+type accepted struct{ net.Conn }
+
+func (a accepted) Read(b []byte) (int, error) {
+	n, err := a.Conn.Read(b)
+	if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
+		err = os.ErrDeadlineExceeded
+	}
+	return n, err
+}
+
+func (p *place) Addr() net.Addr { return p }
+func (*place) Network() string  { return "memory" }
+func (p *place) String() string { return p.address }
+
+// instead has a server listen here, and not at a port; nil: it listens where it does.
+func (l *lan) instead(s *httptest.Server) {
+	if l == nil {
+		return
+	}
+	_ = s.Listener.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := &place{bufconn.Listen(64 << 10), fmt.Sprintf("lan:%d", len(l.at)+1)}
+	l.at[p.address], s.Listener = p, p
+}
+
+func (l *lan) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	l.mu.Lock()
+	p := l.at[address]
+	l.mu.Unlock()
+	c, err := p.DialContext(ctx)
+	if err != nil && ctx.Err() == nil { // closed
+		err = &net.OpError{Op: "dial", Net: "memory", Addr: p, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	}
+	return c, err
+}
+
+// client calls what listens in memory, until the test ends.
+func (l *lan) client(t testing.TB) *http.Client {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{DialContext: l.dial}}
+	t.Cleanup(c.CloseIdleConnections)
+	return c
+}
+
+// connect is a connection to what listens in memory, until the test ends.
+func (l *lan) connect(t testing.TB, s *httptest.Server) net.Conn {
+	t.Helper()
+	c, err := l.dial(t.Context(), "", s.Listener.Addr().String())
+	must(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }

@@ -39,9 +39,12 @@ const (
 
 // transports are the ways to ask members.
 func (p *Proxy) transports() {
-	dialer := &net.Dialer{Timeout: p.cfg.Dial}
+	connect := p.cfg.dial
+	if connect == nil {
+		connect = (&net.Dialer{Timeout: p.cfg.Dial}).DialContext
+	}
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dialer.DialContext(ctx, network, addr)
+		c, err := connect(ctx, network, addr)
 		if err != nil {
 			return nil, notSent{router.NotSent(err)}
 		}

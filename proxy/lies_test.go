@@ -12,8 +12,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/proctest"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"github.com/nokv/nokv/proxy"
 	"github.com/nokv/nokv/rooted"
@@ -26,12 +28,17 @@ func rawly(t *testing.T, addr, said string, closeWrite bool) string {
 	c, err := net.Dial("tcp", addr)
 	must(t, err)
 	defer c.Close()
-	_, err = io.WriteString(c, said)
+	return rawlyBy(t, c, said, closeWrite)
+}
+
+func rawlyBy(t *testing.T, c net.Conn, said string, closeWrite bool) string {
+	t.Helper()
+	_, err := io.WriteString(c, said)
 	must(t, err)
 	if closeWrite {
 		must(t, c.(*net.TCPConn).CloseWrite())
 	}
-	must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+	must(t, c.SetReadDeadline(time.Now().Add(proctest.Patience)))
 	got, _ := io.ReadAll(c)
 	return string(got)
 }
@@ -109,7 +116,7 @@ func TestP76AnIdempotencyKeyThatIsNotPassedOnCountsForNothing(t *testing.T) {
 		asked.Add(1)
 		panic(http.ErrAbortHandler)
 	})
-	front := serve(t, start(t, dies).proxy(proxy.Config{Hold: 300 * time.Millisecond}).Lookup())
+	front := serve(t, start(t, dies).proxy(proxy.Config{}).Lookup())
 	got := rawly(t, front.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nIdempotency-Key: a\r\nContent-Length: 0\r\nConnection: close, Idempotency-Key\r\n\r\n", false)
 	if !strings.Contains(got, "outcome_unknown") || asked.Load() != 1 {
 		t.Errorf("it was run %d times, and the caller is told %q", asked.Load(), got)
@@ -118,7 +125,9 @@ func TestP76AnIdempotencyKeyThatIsNotPassedOnCountsForNothing(t *testing.T) {
 
 // The head of a refusal says all; what comes behind it, or not, holds nobody up. The reason
 // is the proxy's word, and no member's.
-func TestP76ARefusalIsKnownByItsHead(t *testing.T) {
+func TestP76ARefusalIsKnownByItsHead(t *testing.T) { synctest.Test(t, knownByItsHead) }
+
+func knownByItsHead(t *testing.T) {
 	var asked atomic.Int64
 	drips := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asked.Add(1) > 1 {
@@ -130,8 +139,9 @@ func TestP76ARefusalIsKnownByItsHead(t *testing.T) {
 		_, _ = io.WriteString(c, "HTTP/1.1 421 X\r\nNokv-Refused: not_owned\r\nContent-Length: 100\r\n\r\nx")
 		_, _ = bufio.NewReader(c).ReadByte() // until the proxy ends it
 	})
-	front := serve(t, start(t, drips).proxy(proxy.Config{Timeout: time.Hour}).Lookup())
-	got := rawly(t, front.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", false)
+	w := startInMemory(t, drips)
+	front := serveAt(t, w.lan, w.proxy(proxy.Config{Timeout: time.Hour}).Lookup())
+	got := rawlyBy(t, w.lan.connect(t, front), "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", false)
 	if !strings.HasPrefix(got, "HTTP/1.1 200 ") || strings.Contains(got, proxy.HeaderReason) || asked.Load() != 2 {
 		t.Errorf("%q behind %d tries, want the answer of the second without a reason", got, asked.Load())
 	}
@@ -152,7 +162,7 @@ func TestP76HalfAHeadIsNoAnswer(t *testing.T) {
 		defer c.Close()
 		_, _ = io.WriteString(c, *said.Load())
 	})
-	front := serve(t, start(t, ends).proxy(proxy.Config{Hold: time.Minute}).Lookup())
+	front := serve(t, start(t, ends).proxy(proxy.Config{}).Lookup())
 	for _, row := range []struct {
 		head  string
 		again bool
@@ -189,7 +199,6 @@ func TestP76HalfAHeadIsNoAnswer(t *testing.T) {
 // said to have failed, if that does no harm, and is told that it may have been run if not. What only
 // takes its time is waited for, also when its key goes elsewhere meanwhile.
 func TestP84P85AStoppedMemberIsNotWaitedFor(t *testing.T) {
-	const failedWithin = 20 * time.Millisecond
 	for _, c := range []struct {
 		name, method  string
 		failed, moved bool
@@ -203,38 +212,41 @@ func TestP84P85AStoppedMemberIsNotWaitedFor(t *testing.T) {
 		{"slow, of one that drained and ends", "POST", true, true, []string{rooted.DrainedSignal}, "200 first"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			asked, goes := make(chan struct{}), make(chan struct{})
-			w := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				close(asked)
-				select {
-				case <-goes:
-				case <-r.Context().Done():
+			synctest.Test(t, func(t *testing.T) {
+				const failedWithin = 20 * time.Millisecond
+				asked, goes := make(chan struct{}), make(chan struct{})
+				w := startInMemory(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					close(asked)
+					select {
+					case <-goes:
+					case <-r.Context().Done():
+					}
+					_, _ = io.WriteString(w, "first")
+				}), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "second") }))
+				front, by := serveAt(t, w.lan, w.proxy(proxy.Config{Timeout: time.Hour, FailedWithin: failedWithin}).Lookup()), w.lan.client(t)
+				answer := make(chan string, 1)
+				go func() {
+					code, h, body := askBy(t, by, c.method, front.URL, "k", "")
+					answer <- fmt.Sprint(code, " ", cmp.Or(h.Get(proxy.HeaderReason), body))
+				}()
+				<-asked
+				if c.failed {
+					m := w.member(0, failed)
+					m.Member.Signals = c.signals
+					w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{m}})
 				}
-				_, _ = io.WriteString(w, "first")
-			}), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "second") }))
-			front := serve(t, w.proxy(proxy.Config{Timeout: time.Hour, FailedWithin: failedWithin}).Lookup())
-			answer := make(chan string, 1)
-			go func() {
-				code, h, body := ask(t, c.method, front.URL, "k", "")
-				answer <- fmt.Sprint(code, " ", cmp.Or(h.Get(proxy.HeaderReason), body))
-			}()
-			<-asked
-			if c.failed {
-				m := w.member(0, failed)
-				m.Member.Signals = c.signals
-				w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{m}})
-			}
-			if c.moved {
-				w.move(1)
-			}
-			w.heard()
-			if strings.HasSuffix(c.want, "first") {
-				time.Sleep(10 * failedWithin) // it is given up by then, if it is
-				close(goes)
-			}
-			if got := <-answer; got != c.want {
-				t.Errorf("got %s, want %s", got, c.want)
-			}
+				if c.moved {
+					w.move(1)
+				}
+				w.heard()
+				if strings.HasSuffix(c.want, "first") {
+					time.Sleep(10 * failedWithin) // it is given up by then, if it is
+					close(goes)
+				}
+				if got := <-answer; got != c.want {
+					t.Errorf("got %s, want %s", got, c.want)
+				}
+			})
 		})
 	}
 }
@@ -254,7 +266,7 @@ func TestP84AnAnswerThatHasBegunIsNotLookedAfter(t *testing.T) {
 		return bytes.Contains(buf[:runtime.Stack(buf, true)], []byte("proxy.(*Proxy).unlessFailed"))
 	}
 	await := func(want bool, what string) {
-		for end := time.Now().Add(10 * time.Second); looks() != want; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(proctest.Patience); looks() != want; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%s: looked after: %t", what, !want)
 			}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -86,12 +87,9 @@ func webSocket(end chan struct{}) http.Handler {
 }
 
 // upgraded is a WebSocket through a proxy.
-func upgraded(t *testing.T, at string) *bufio.Reader {
+func upgraded(t *testing.T, c net.Conn) *bufio.Reader {
 	t.Helper()
-	c, err := net.Dial("tcp", at)
-	must(t, err)
-	t.Cleanup(func() { c.Close() })
-	_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\nK: k\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\nK: k\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	must(t, err)
 	b := bufio.NewReader(c)
 	resp, err := http.ReadResponse(b, nil)
@@ -108,11 +106,13 @@ func upgraded(t *testing.T, at string) *bufio.Reader {
 	return b
 }
 
-func TestP84WebSocketsAreClosedWithACode(t *testing.T) {
+func TestP84WebSocketsAreClosedWithACode(t *testing.T) { synctest.Test(t, closedWithACode) }
+
+func closedWithACode(t *testing.T) {
 	end := make(chan struct{})
-	w := start(t, webSocket(nil), webSocket(end))
+	w := startInMemory(t, webSocket(nil), webSocket(end))
 	p := w.proxy(proxy.Config{})
-	front := serve(t, p.Lookup())
+	front := serveAt(t, w.lan, p.Lookup())
 	closed := func(b *bufio.Reader, code string) {
 		t.Helper()
 		rest, _ := io.ReadAll(b)
@@ -120,14 +120,14 @@ func TestP84WebSocketsAreClosedWithACode(t *testing.T) {
 			t.Errorf("the end is %q, want a close frame with code %q", rest, code)
 		}
 	}
-	c := upgraded(t, front.Listener.Addr().String())
+	c := upgraded(t, w.lan.connect(t, front))
 	w.move(1)
 	closed(c, "\x03\xf4")
-	c = upgraded(t, front.Listener.Addr().String())
+	c = upgraded(t, w.lan.connect(t, front))
 	close(end) // the member goes
 	closed(c, "\x03\xf4")
 	w.move(0)
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // the router hears of it by itself
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // the router hears of it by itself
 		if to, err := w.router.Resolve(t.Context(), []byte("k"), router.Options{}); err == nil && to.Member == "m0" {
 			break
 		}
@@ -135,7 +135,7 @@ func TestP84WebSocketsAreClosedWithACode(t *testing.T) {
 			t.Fatal("the router is not told")
 		}
 	}
-	c = upgraded(t, front.Listener.Addr().String())
+	c = upgraded(t, w.lan.connect(t, front))
 	go p.Close()
 	closed(c, "\x03\xe9")
 }

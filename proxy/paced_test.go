@@ -11,16 +11,20 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/proxy"
 )
 
 // A caller who begins a body and says no more of it is told so, and holds neither a connection
 // here nor one to the member.
-func TestP81ABodyThatStopsEndsItsConnection(t *testing.T) {
+func TestP81ABodyThatStopsEndsItsConnection(t *testing.T) { synctest.Test(t, bodiesThatStop) }
+
+func bodiesThatStop(t *testing.T) {
 	begun := make(chan struct{}, 8)
-	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w := startInMemory(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/early" {
 			c, _, _ := rw.(http.Hijacker).Hijack()
 			defer c.Close()
@@ -31,7 +35,7 @@ func TestP81ABodyThatStopsEndsItsConnection(t *testing.T) {
 		begun <- struct{}{}
 		_, _ = io.Copy(io.Discard, r.Body)
 	}))
-	front := serve(t, w.proxy(proxy.Config{BodySilence: 200 * time.Millisecond, BodyWithin: 200 * time.Millisecond, MaxReplay: 10}).Lookup())
+	front := serveAt(t, w.lan, w.proxy(proxy.Config{BodySilence: 30 * time.Second, BodyWithin: 10 * time.Second, MaxReplay: 10}).Lookup())
 	for _, row := range []struct{ name, path, body, want string }{
 		{"of a length", "/", "Content-Length: 100\r\n\r\nx", "HTTP/1.1 408 "},
 		{"of which nothing came", "/", "Content-Length: 100\r\n\r\n", "HTTP/1.1 408 "},
@@ -41,23 +45,16 @@ func TestP81ABodyThatStopsEndsItsConnection(t *testing.T) {
 		{"that the member does not read", "/early", "Content-Length: 100\r\n\r\nx", "HTTP/1.1 200 "},
 		{"without an owner", "/", "K: zz\r\nContent-Length: 100\r\n\r\nx", "HTTP/1.1 404 "},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			head := "POST " + row.path + " HTTP/1.1\r\nHost: h\r\n"
-			if !strings.Contains(row.body, "K: ") {
-				head += "K: k\r\n"
-			}
-			c, err := net.Dial("tcp", front.Listener.Addr().String())
-			must(t, err)
-			defer c.Close()
-			_, err = io.WriteString(c, head+row.body)
-			must(t, err)
-			must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
-			got, err := io.ReadAll(c)
-			if err != nil || !strings.HasPrefix(string(got), row.want) || !strings.Contains(string(got), "\r\nConnection: close\r\n") {
-				t.Errorf("the caller is told %q %v, want %sand the end of the connection", got, err, row.want)
-			}
-		})
+		head := "POST " + row.path + " HTTP/1.1\r\nHost: h\r\n"
+		if !strings.Contains(row.body, "K: ") {
+			head += "K: k\r\n"
+		}
+		got := rawlyBy(t, w.lan.connect(t, front), head+row.body, false)
+		if !strings.HasPrefix(got, row.want) || !strings.Contains(got, "\r\nConnection: close\r\n") {
+			t.Errorf("a body %s: the caller is told %q, want %sand the end of the connection", row.name, got, row.want)
+		}
 	}
+	synctest.Wait()
 	if n := len(begun); n != 4 {
 		t.Errorf("the member was asked %d times, want 4", n)
 	}
@@ -147,7 +144,7 @@ func TestP11AnAnswerBeforeTheBodyIsWhole(t *testing.T) {
 		defer c.Close()
 		_, err = io.WriteString(c, "POST /deaf HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 1000000\r\n\r\n")
 		must(t, err)
-		must(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+		must(t, c.SetDeadline(time.Now().Add(proctest.Patience)))
 		answer := bufio.NewReader(c)
 		resp, err := http.ReadResponse(answer, nil)
 		must(t, err)
@@ -195,7 +192,7 @@ func TestP11AnAnswerThatBreaksOffUnderABody(t *testing.T) {
 				t.Cleanup(c.CloseIdleConnections)
 				in, out := io.Pipe()
 				t.Cleanup(func() { _ = out.Close() })
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 				t.Cleanup(cancel)
 				req, err := http.NewRequestWithContext(ctx, "POST", front.URL, in)
 				must(t, err)
@@ -230,8 +227,35 @@ func readFull(r io.Reader, want string) error {
 // What advances is not cut, however long it takes, and neither is a stream on which the member
 // has its turn. The same connection serves the next request as ever.
 func TestP11BodiesThatAdvanceTakeTheirTime(t *testing.T) {
-	const silence = 2 * time.Second
-	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	for name, does := range map[string]func(*testing.T, *pacing){
+		"slowly":            slowly,
+		"gRPC":              func(t *testing.T, p *pacing) { p.late(t, "/", "application/grpc") },
+		"behind the answer": func(t *testing.T, p *pacing) { p.late(t, "/turns", "text/plain") },
+		"not on HTTP/2 before the answer": func(t *testing.T, p *pacing) {
+			in, out := io.Pipe()
+			defer out.Close()
+			resp := p.post(t, "/stops", "text/plain", in)
+			if resp.StatusCode != http.StatusRequestTimeout {
+				t.Errorf("%d, want 408", resp.StatusCode)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { does(t, startPacing(t)) }) })
+	}
+}
+
+// silence is what a proxy of pacing bears.
+const silence = 2 * time.Second
+
+// pacing is a member that echoes, a proxy, and a caller by HTTP/2.
+type pacing struct {
+	w     *world
+	front string
+	two   *http.Client
+}
+
+func startPacing(t *testing.T) *pacing {
+	w := startInMemory(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/turns" { // answers, and then hears
 			must(t, http.NewResponseController(rw).EnableFullDuplex())
 			rw.WriteHeader(200)
@@ -243,77 +267,65 @@ func TestP11BodiesThatAdvanceTakeTheirTime(t *testing.T) {
 		}
 		_, _ = rw.Write(got)
 	}))
-	front := serve(t, w.proxy(proxy.Config{BodySilence: silence, MaxReplay: -1}).Lookup())
-	two := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
-	two.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
-	t.Cleanup(two.CloseIdleConnections)
+	p := &pacing{w: w, front: serveAt(t, w.lan, w.proxy(proxy.Config{BodySilence: silence, MaxReplay: -1}).Lookup()).Listener.Addr().String()}
+	p.two = &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols), DialContext: w.lan.dial}}
+	p.two.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(p.two.CloseIdleConnections)
+	return p
+}
 
-	t.Run("slowly", func(t *testing.T) {
-		t.Parallel()
-		c, err := net.Dial("tcp", front.Listener.Addr().String())
-		must(t, err)
-		defer c.Close()
-		_, err = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nTransfer-Encoding: chunked\r\n\r\n")
-		must(t, err)
-		want := ""
-		for begun := time.Now(); time.Since(begun) < 2*silence; time.Sleep(silence / 10) {
-			_, err = io.WriteString(c, "1\r\nx\r\n")
-			must(t, err)
-			want += "x"
-		}
-		_, err = io.WriteString(c, "0\r\n\r\n")
-		must(t, err)
-		b := bufio.NewReader(c)
-		for range 2 {
-			resp, err := http.ReadResponse(b, nil)
-			must(t, err)
-			got, err := io.ReadAll(resp.Body)
-			if err != nil || resp.StatusCode != 200 || string(got) != want {
-				t.Errorf("%d %q %v, want %q", resp.StatusCode, got, err, want)
-			}
-			time.Sleep(silence + silence/4) // a deadline of the body would have passed
-			_, err = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 1\r\n\r\ny")
-			must(t, err)
-			want = "y"
-		}
-	})
-	for name, row := range map[string]struct{ path, kind string }{
-		"gRPC":              {"/", "application/grpc"},
-		"behind the answer": {"/turns", "text/plain"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			in, out := io.Pipe()
-			req, err := http.NewRequestWithContext(t.Context(), "POST", front.URL+row.path, in)
-			must(t, err)
-			req.Header.Set("K", "k")
-			req.Header.Set("Content-Type", row.kind)
-			go func() {
-				time.Sleep(silence + silence/2)
-				_, _ = io.WriteString(out, "x")
-				_ = out.Close()
-			}()
-			resp, err := two.Do(req)
-			must(t, err)
-			defer resp.Body.Close()
-			got, err := io.ReadAll(resp.Body)
-			if err != nil || resp.StatusCode != 200 || string(got) != "x" {
-				t.Errorf("%d %q %v, want the echo", resp.StatusCode, got, err)
-			}
-		})
+func (p *pacing) post(t *testing.T, path, kind string, body io.Reader) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+p.front+path, body)
+	must(t, err)
+	req.Header.Set("K", "k")
+	req.Header.Set("Content-Type", kind)
+	resp, err := p.two.Do(req)
+	must(t, err)
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+// late sends a body that begins behind the silence.
+func (p *pacing) late(t *testing.T, path, kind string) {
+	in, out := io.Pipe()
+	go func() {
+		time.Sleep(silence + silence/2)
+		_, _ = io.WriteString(out, "x")
+		_ = out.Close()
+	}()
+	resp := p.post(t, path, kind, in)
+	got, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 || string(got) != "x" {
+		t.Errorf("%d %q %v, want the echo", resp.StatusCode, got, err)
 	}
-	t.Run("not on HTTP/2 before the answer", func(t *testing.T) {
-		t.Parallel()
-		in, out := io.Pipe()
-		defer out.Close()
-		req, err := http.NewRequestWithContext(t.Context(), "POST", front.URL+"/stops", in)
+}
+
+func slowly(t *testing.T, p *pacing) {
+	c, err := p.w.lan.dial(t.Context(), "", p.front)
+	must(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nTransfer-Encoding: chunked\r\n\r\n")
+	must(t, err)
+	want := ""
+	for begun := time.Now(); time.Since(begun) < 10*silence; time.Sleep(silence - silence/10) {
+		_, err = io.WriteString(c, "1\r\nx\r\n")
 		must(t, err)
-		req.Header.Set("K", "k")
-		resp, err := two.Do(req)
+		want += "x"
+	}
+	_, err = io.WriteString(c, "0\r\n\r\n")
+	must(t, err)
+	b := bufio.NewReader(c)
+	for range 2 {
+		resp, err := http.ReadResponse(b, nil)
 		must(t, err)
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusRequestTimeout {
-			t.Errorf("%d, want 408", resp.StatusCode)
+		got, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != 200 || string(got) != want {
+			t.Errorf("%d %q %v, want %q", resp.StatusCode, got, err, want)
 		}
-	})
+		time.Sleep(silence + silence/4) // a deadline of the body would have passed
+		_, err = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 1\r\n\r\ny")
+		must(t, err)
+		want = "y"
+	}
 }

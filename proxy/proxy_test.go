@@ -14,8 +14,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/proctest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/proxy"
 	"github.com/nokv/nokv/rooted"
@@ -37,6 +39,11 @@ func says(name string) http.Handler {
 
 func ask(t testing.TB, method, url, key, body string, headers ...string) (int, http.Header, string) {
 	t.Helper()
+	return askBy(t, http.DefaultClient, method, url, key, body, headers...)
+}
+
+func askBy(t testing.TB, by *http.Client, method, url, key, body string, headers ...string) (int, http.Header, string) {
+	t.Helper()
 	var from io.Reader
 	if body != "" {
 		from = strings.NewReader(body)
@@ -49,7 +56,7 @@ func ask(t testing.TB, method, url, key, body string, headers ...string) (int, h
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := by.Do(req)
 	must(t, err)
 	defer resp.Body.Close()
 	got, err := io.ReadAll(resp.Body)
@@ -77,10 +84,9 @@ func TestP06P07P11P76LookupPassesRequestsOnToTheOwner(t *testing.T) {
 
 func TestP76WhatHasNoOwnerIsAProblemWithAReason(t *testing.T) {
 	w := start(t, says("first"))
-	p := w.proxy(proxy.Config{MaxBody: 10, Hold: 50 * time.Millisecond})
-	front := serve(t, p.Lookup())
+	front := serve(t, w.proxy(proxy.Config{MaxBody: 10}).Lookup())
 	long := strings.Repeat("k", rooted.MaxKeyBytes+1)
-	for _, c := range []struct {
+	for i, c := range []struct {
 		key, body, reason string
 		code              int
 		tag               proxy.Tag
@@ -98,13 +104,12 @@ func TestP76WhatHasNoOwnerIsAProblemWithAReason(t *testing.T) {
 		if code != c.code || q.Reason != c.reason || h.Get(proxy.HeaderReason) != c.reason || q.Detail == "" || h.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("key %.10q: %d %q, want %d %s", c.key, code, body, c.code, c.reason)
 		}
-		w.mu.Lock()
-		if r := w.results[len(w.results)-1]; r.Tag != c.tag {
+		if r := w.last(i + 1); r.Tag != c.tag {
 			t.Errorf("key %.10q: tag %s, want %s", c.key, r.Tag, c.tag)
 		}
-		w.mu.Unlock()
 	}
 	w.members[0].Close()
+	front = serve(t, w.proxy(proxy.Config{Hold: 50 * time.Millisecond}).Lookup())
 	for _, state := range []rootv1.MemberState{active, failed} {
 		w.at(0, state)
 		if code, h, body := ask(t, "POST", front.URL, "k", "x"); code != 503 || h.Get("Retry-After") == "" {
@@ -157,7 +162,7 @@ func TestP76OnlyIdempotentRequestsAreRepeated(t *testing.T) {
 		_ = c.Close()
 	})
 	w := start(t, breaks)
-	front := serve(t, w.proxy(proxy.Config{Hold: 400 * time.Millisecond}).Lookup())
+	front := serve(t, w.proxy(proxy.Config{}).Lookup())
 	if code, h, body := ask(t, "POST", front.URL, "k", "x"); code != 502 || h.Get(proxy.HeaderReason) != "outcome_unknown" || h.Get("Retry-After") != "" {
 		t.Errorf("POST: %d %v %s, want 502 outcome_unknown", code, h, body)
 	}
@@ -193,12 +198,13 @@ func TestP81GarbageSilenceAndHalfAnswersHaveAStatus(t *testing.T) {
 		}
 	})
 	w := start(t, bad)
-	front := serve(t, w.proxy(proxy.Config{Timeout: 200 * time.Millisecond, Hold: 100 * time.Millisecond}).Lookup())
+	front := serve(t, w.proxy(proxy.Config{Timeout: proctest.Patience}).Lookup())
+	hurried := serve(t, w.proxy(proxy.Config{Timeout: 50 * time.Millisecond}).Lookup())
 	defer close(block)
-	for path, want := range map[string]string{"/silent": "504 upstream_timeout", "/garbage": "502 upstream_error", "/huge": "502 upstream_error"} {
-		code, h, body := ask(t, "POST", front.URL+path, "k", "x")
+	for url, want := range map[string]string{hurried.URL + "/silent": "504 upstream_timeout", front.URL + "/garbage": "502 upstream_error", front.URL + "/huge": "502 upstream_error"} {
+		code, h, body := ask(t, "POST", url, "k", "x")
 		if got := fmt.Sprint(code, " ", h.Get(proxy.HeaderReason)); got != want {
-			t.Errorf("%s: %s %s, want %s", path, got, body, want)
+			t.Errorf("%s: %s %s, want %s", url, got, body, want)
 		}
 	}
 	req, _ := http.NewRequest("GET", front.URL+"/half", nil)
@@ -218,9 +224,13 @@ func TestP81GarbageSilenceAndHalfAnswersHaveAStatus(t *testing.T) {
 
 // Under load a member is killed, and its region goes to another one a while later.
 func TestP84P85NoIdempotentRequestFailsWhenAMemberIsKilled(t *testing.T) {
-	w := start(t, says("first"), says("second"))
-	front := serve(t, w.proxy(proxy.Config{}).Lookup())
-	load := newLoad(t, front.URL, "GET", 8)
+	synctest.Test(t, killedUnderLoad)
+}
+
+func killedUnderLoad(t *testing.T) {
+	w := startInMemory(t, says("first"), says("second"))
+	front := serveAt(t, w.lan, w.proxy(proxy.Config{Hold: 5 * time.Second}).Lookup())
+	load := newLoad(t, w.lan.client(t), front.URL, "GET", 8)
 	load.after(50)
 	w.members[0].Listener.Close()
 	w.members[0].CloseClientConnections()
@@ -233,7 +243,9 @@ func TestP84P85NoIdempotentRequestFailsWhenAMemberIsKilled(t *testing.T) {
 }
 
 // A planned move: who had it refuses, before the next one is known to all.
-func TestP84NoRequestFailsInAPlannedMove(t *testing.T) {
+func TestP84NoRequestFailsInAPlannedMove(t *testing.T) { synctest.Test(t, movedUnderLoad) }
+
+func movedUnderLoad(t *testing.T) {
 	var w *world
 	var moved atomic.Bool
 	old := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -243,9 +255,9 @@ func TestP84NoRequestFailsInAPlannedMove(t *testing.T) {
 		}
 		says("first").ServeHTTP(rw, r)
 	})
-	w = start(t, old, says("second"))
-	front := serve(t, w.proxy(proxy.Config{}).Lookup())
-	load := newLoad(t, front.URL, "POST", 8)
+	w = startInMemory(t, old, says("second"))
+	front := serveAt(t, w.lan, w.proxy(proxy.Config{Hold: 5 * time.Second}).Lookup())
+	load := newLoad(t, w.lan.client(t), front.URL, "POST", 8)
 	load.after(50)
 	moved.Store(true)
 	load.during(50 * time.Millisecond)
@@ -263,7 +275,7 @@ type load struct {
 	bad  atomic.Int64
 }
 
-func newLoad(t *testing.T, url, method string, callers int) *load {
+func newLoad(t *testing.T, by *http.Client, url, method string, callers int) *load {
 	l := &load{t: t, stop: make(chan struct{})}
 	for range callers {
 		l.wg.Go(func() {
@@ -275,7 +287,7 @@ func newLoad(t *testing.T, url, method string, callers int) *load {
 				}
 				req, _ := http.NewRequest(method, url, bytes.NewReader([]byte("x")))
 				req.Header.Set("K", "k")
-				resp, err := http.DefaultClient.Do(req)
+				resp, err := by.Do(req)
 				if err != nil || resp.StatusCode != 200 {
 					l.bad.Add(1)
 					t.Errorf("request %d failed: %v %+v", l.done.Load(), err, resp)
@@ -284,6 +296,7 @@ func newLoad(t *testing.T, url, method string, callers int) *load {
 				_, _ = io.Copy(io.Discard, resp.Body)
 				resp.Body.Close()
 				l.done.Add(1)
+				time.Sleep(time.Millisecond)
 			}
 		})
 	}
@@ -293,7 +306,7 @@ func newLoad(t *testing.T, url, method string, callers int) *load {
 // after waits for so many more answers.
 func (l *load) after(n int64) {
 	l.t.Helper()
-	for want, end := l.done.Load()+n, time.Now().Add(30*time.Second); l.done.Load() < want && l.bad.Load() == 0; time.Sleep(time.Millisecond) {
+	for want, end := l.done.Load()+n, time.Now().Add(time.Minute); l.done.Load() < want && l.bad.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			l.t.Fatal("no answers come")
 		}
@@ -348,7 +361,7 @@ func TestP77P78P79P80HandlersAndTheirTags(t *testing.T) {
 
 // proxyTold waits until the router knows that no owner lives.
 func proxyTold(t *testing.T, w *world) {
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(proctest.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if _, err := w.router.Resolve(t.Context(), []byte("k"), router.Options{}); err != nil {
 			return
 		}
@@ -436,7 +449,7 @@ func TestP11AnswersStreamAndCancellationReachesTheMember(t *testing.T) {
 	cancel()
 	select {
 	case <-canceled:
-	case <-time.After(10 * time.Second):
+	case <-time.After(proctest.Patience):
 		t.Error("the member does not hear that the caller went away")
 	}
 }

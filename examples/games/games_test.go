@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,10 +22,11 @@ import (
 	"github.com/nokv/nokv/examples/internal/demo"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	long  = flag.Bool("games.long", false, "play 1,000 boards on 4 cores, of which one is killed each 5 s")
+	long  = size.Bool("games.long", "play 1,000 boards on 4 cores, of which one is killed each 5 s")
 	lasts = flag.Duration("games.lasts", 2*time.Minute, "how long -games.long goes on")
 )
 
@@ -55,14 +57,21 @@ type system struct {
 	url    string // of the page
 }
 
+// built has the example run the nokv that tests run. It is said once for all of them: they run beside each other.
+var built = sync.OnceValue(func() error {
+	path, err := proctest.NoKV()
+	if err != nil {
+		return err
+	}
+	return os.Setenv("NOKV", path)
+})
+
 // start runs a cluster, a proxy and cores, for as long as the test.
 func start(t *testing.T, cores int, pace time.Duration, more ...string) *system {
 	t.Helper()
-	path, err := proctest.NoKV()
-	if err != nil {
+	if err := built(); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("NOKV", path)
 	ctx, stop := context.WithCancel(t.Context())
 	d, err := demo.Start(ctx, testWriter{t})
 	if err != nil {
@@ -226,11 +235,19 @@ func (s *system) most() (id string) {
 // core joins and has its hundred. One is killed: its players go on elsewhere, and no move that was acknowledged is lost.
 // Boards that nobody plays are let go of. One core is drained by hand, and one for the hook, which then ends it.
 func TestC25C64C65C67P81GamesGoOn(t *testing.T) {
-	s := start(t, 5, 200*time.Millisecond, "--cadence-idle-evict", "1h", "--cadence-idle-scan", "1s")
-	for i := range 600 {
-		_, err := s.client.Claim(s.ctx, keyspace, fmt.Appendf(nil, "board-%d", i))
-		s.must(err)
+	t.Parallel()
+	s := start(t, 5, 200*time.Millisecond, "--cadence-idle-evict", "1h", "--cadence-idle-scan", "200ms")
+	var claims sync.WaitGroup
+	for caller := range 20 {
+		claims.Go(func() {
+			for i := range 30 {
+				if _, err := s.client.Claim(s.ctx, keyspace, fmt.Appendf(nil, "board-%d", caller*30+i)); err != nil {
+					s.Error(err)
+				}
+			}
+		})
 	}
+	claims.Wait()
 	s.await("each of five cores has 120 boards", s.has(120, "core-1", "core-2", "core-3", "core-4", "core-5"))
 	s.players.play(s.ctx, 30)
 	s.goesOn()
@@ -259,7 +276,7 @@ func TestC25C64C65C67P81GamesGoOn(t *testing.T) {
 		n, percentile(gaps, 50), percentile(gaps, 100), s.players.moves.Load())
 
 	left := slices.DeleteFunc([]string{"core-1", "core-2", "core-3", "core-4", "core-5", "core-6"}, func(id string) bool { return id == victim })
-	_, err = s.demo.NoKV(s.ctx, "keyspace", "update", keyspace, "--cadence-idle-evict", "2s")
+	_, err = s.demo.NoKV(s.ctx, "keyspace", "update", keyspace, "--cadence-idle-evict", "1s")
 	s.must(err)
 	evicted := s.await("boards that nobody plays are let go of", func() error {
 		if boards, _ := s.owned(); len(boards) != 30 {
@@ -267,7 +284,7 @@ func TestC25C64C65C67P81GamesGoOn(t *testing.T) {
 		}
 		return nil
 	})
-	testreport.Linef(t, "games: 570 boards that nobody plays are let go of after %v, of which 2 s is how long they have to be idle", evicted)
+	testreport.Linef(t, "games: 570 boards that nobody plays are let go of after %v, of which 1 s is how long they have to be idle", evicted)
 
 	s.post("/cores/" + left[0] + "/drain")
 	drained := s.await("a core that drains has no board", func() error {
@@ -280,7 +297,7 @@ func TestC25C64C65C67P81GamesGoOn(t *testing.T) {
 	s.check()
 
 	_, err = s.demo.NoKV(s.ctx, "keyspace", "update", keyspace, "--scaling-enabled", "true", "--scaling-hook-url", s.url+"/scale",
-		"--scaling-spacing", "1s", "--scaling-min-members", "3", "--limits-max-regions-per-member", "40")
+		"--scaling-spacing", "200ms", "--scaling-min-members", "3", "--limits-max-regions-per-member", "40")
 	s.must(err)
 	scaled := s.await("one core is ended by the hook, and three are left", func() error {
 		s.mu.Lock()
@@ -336,7 +353,8 @@ func TestLongGames(t *testing.T) {
 
 // The page is told what there is, and a site elsewhere may ask for nothing.
 func TestPageShowsCoresAndBoards(t *testing.T) {
-	s := start(t, 2, time.Second)
+	t.Parallel()
+	s := start(t, 2, 200*time.Millisecond)
 	s.players.play(s.ctx, 4)
 	s.goesOn()
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.url+"/events", nil)

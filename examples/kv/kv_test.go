@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -18,9 +17,13 @@ import (
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
+	"github.com/nokv/nokv/test/size"
 )
 
-var quietly = flag.Int64("transfers", 100, "how many transfers the quiet figures are of")
+var (
+	quietly = size.Int("transfers", 40, 100, "how many transfers the quiet figures are of")
+	onward  = size.Int("onward", 20, 50, "how many transfers have to end well behind each fault and each change of regions")
+)
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "bank" { // this program, as a process of the test
@@ -73,7 +76,7 @@ func TestN01N05N07N15N65TheSumNeverChanges(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- b.run(banking) }()
 	// goesOn waits until transfers and snapshots that began behind what was done have ended well.
-	goesOnFor := func(transfers int64, what string) {
+	goesOnFor := func(transfers int, what string) {
 		t.Helper()
 		begun, done, audits := time.Now(), b.done.Load(), b.audits.Load()
 		proctest.Eventually(t, proctest.Patience, func() error {
@@ -82,14 +85,14 @@ func TestN01N05N07N15N65TheSumNeverChanges(t *testing.T) {
 				t.Fatalf("%s: the bank ended: %v", what, err)
 			default:
 			}
-			if b.done.Load() < done+transfers || b.audits.Load() < audits+5 {
+			if b.done.Load() < done+int64(transfers) || b.audits.Load() < audits+5 {
 				return fmt.Errorf("%s: %s", what, b)
 			}
 			return nil
 		})
 		t.Logf("%s: %d transfers and 5 snapshots later after %v", what, transfers, time.Since(begun).Round(time.Millisecond))
 	}
-	goesOn := func(what string) { t.Helper(); goesOnFor(50, what) }
+	goesOn := func(what string) { t.Helper(); goesOnFor(*onward, what) }
 	succeeds := func(what string, do func() error) {
 		t.Helper()
 		proctest.Eventually(t, proctest.Patience, do) // another change of the region may be under way

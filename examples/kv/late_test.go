@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -68,6 +69,29 @@ func (f *forgetful) Put(ctx context.Context, r *storev1.PutRequest) (*storev1.Pu
 // once all the same, and the transaction ends as if all answers had come, or says that it does not
 // know.
 func TestN15AWriteWhoseAnswerIsLostIsAppliedOnce(t *testing.T) {
+	lost := status.Error(codes.Unavailable, "the connection ended")
+	late := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for _, row := range []struct {
+		name    string
+		lose    func(context.Context, int) error
+		unknown bool
+	}{
+		{"none", func(context.Context, int) error { return nil }, false},
+		{"of the first lock", func(_ context.Context, put int) error { return only(put == 1, lost) }, false},
+		{"of every write", func(context.Context, int) error { return lost }, false},
+		{"of the commit, which is late", func(ctx context.Context, put int) error {
+			if put == 3 {
+				return late(ctx)
+			}
+			return nil
+		}, true},
+	} {
+		t.Run(row.name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { losing(t, row.lose, row.unknown) }) })
+	}
+}
+
+// losing commits a transaction at a store that loses answers.
+func losing(t *testing.T, lose func(context.Context, int) error, unknown bool) {
 	c := nokvtest.Start(t)
 	r, err := router.New(router.Config{Client: c.Client(), Hold: 2 * holdOn})
 	if err != nil {
@@ -90,67 +114,47 @@ func TestN15AWriteWhoseAnswerIsLostIsAppliedOnce(t *testing.T) {
 	if _, err := r.Resolve(ctx, []byte("a"), router.Options{Strong: true}); err != nil { // the router has heard of it
 		t.Fatal(err)
 	}
-	lost := status.Error(codes.Unavailable, "the connection ended")
-	late := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-	for _, row := range []struct {
-		name    string
-		lose    func(context.Context, int) error
-		unknown bool
-	}{
-		{"none", func(context.Context, int) error { return nil }, false},
-		{"of the first lock", func(_ context.Context, put int) error { return only(put == 1, lost) }, false},
-		{"of every write", func(context.Context, int) error { return lost }, false},
-		{"of the commit, which is late", func(ctx context.Context, put int) error {
-			if put == 3 {
-				return late(ctx)
-			}
-			return nil
-		}, true},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			store := &forgetful{values: map[string]*storev1.Entry{}, lose: row.lose}
-			lis, s := bufconn.Listen(1<<16), grpc.NewServer()
-			storev1.RegisterStoreServer(s, store)
-			go func() { _ = s.Serve(lis) }()
-			defer s.Stop()
-			conn, err := grpc.NewClient("passthrough:///s1", grpc.WithTransportCredentials(insecure.NewCredentials()),
-				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			k := &kv{control: c.Client(), routes: r, lockLife: time.Hour, conns: map[string]*grpc.ClientConn{"s1:1": conn}}
-			tx, err := k.begin(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, key := range []string{"a", "b"} {
-				if _, err := tx.get(ctx, key); err != nil {
-					t.Fatal(err)
-				}
-				tx.put(key, []byte("new"))
-			}
-			if err := tx.commit(ctx); (err != nil) != row.unknown {
-				t.Errorf("the commit says %v", err)
-			}
-			seen, err := k.begin(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, key := range []string{"a", "b"} { // who did not hear of it finds it committed, and ends it
-				if got, err := seen.get(ctx, key); err != nil || string(got) != "new" {
-					t.Errorf("%s is %q, %v", key, got, err)
-				}
-				if r, err := k.get(ctx, key); err != nil || len(r.Versions) != 1 || r.Lock != nil {
-					t.Errorf("%s has %+v, %v: it was written once", key, r, err)
-				}
-			}
-			store.mu.Lock()
-			defer store.mu.Unlock()
-			if store.applied != 5 { // two locks, the commit, the other lock, and that the primary forgets
-				t.Errorf("%d writes were applied of %d that were sent, want 5", store.applied, store.puts)
-			}
-		})
+	store := &forgetful{values: map[string]*storev1.Entry{}, lose: lose}
+	lis, s := bufconn.Listen(1<<16), grpc.NewServer()
+	storev1.RegisterStoreServer(s, store)
+	go func() { _ = s.Serve(lis) }()
+	defer s.Stop()
+	conn, err := grpc.NewClient("passthrough:///s1", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	k := &kv{control: c.Client(), routes: r, lockLife: time.Hour, conns: map[string]*grpc.ClientConn{"s1:1": conn}}
+	tx, err := k.begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"a", "b"} {
+		if _, err := tx.get(ctx, key); err != nil {
+			t.Fatal(err)
+		}
+		tx.put(key, []byte("new"))
+	}
+	if err := tx.commit(ctx); (err != nil) != unknown {
+		t.Errorf("the commit says %v", err)
+	}
+	seen, err := k.begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"a", "b"} { // who did not hear of it finds it committed, and ends it
+		if got, err := seen.get(ctx, key); err != nil || string(got) != "new" {
+			t.Errorf("%s is %q, %v", key, got, err)
+		}
+		if r, err := k.get(ctx, key); err != nil || len(r.Versions) != 1 || r.Lock != nil {
+			t.Errorf("%s has %+v, %v: it was written once", key, r, err)
+		}
+	}
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	if store.applied != 5 { // two locks, the commit, the other lock, and that the primary forgets
+		t.Errorf("%d writes were applied of %d that were sent, want 5", store.applied, store.puts)
 	}
 }
 

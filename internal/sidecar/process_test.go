@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/nokv/nokv/test/hermetic"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // A command may make a group of its own, as timeout does and a shell with jobs: it is ended with what it has
@@ -41,12 +41,12 @@ func TestC06ACommandWithAGroupOfItsOwnEnds(t *testing.T) {
 			go p.kill() // joined by ended
 			select {
 			case <-p.ended:
-			case <-time.After(30 * time.Second):
+			case <-time.After(proctest.Patience):
 				_ = p.cmd.Process.Kill()
 				<-p.ended
 				t.Error("it was not ended")
 			}
-			if err := theirs.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			if err := theirs.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {
 				t.Fatal(err)
 			}
 			if rest, err := io.ReadAll(said); err != nil { // it ends when the last of them has

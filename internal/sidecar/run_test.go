@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/nokvtest"
 )
@@ -100,8 +101,8 @@ func startHarness(t *testing.T, set func(*Config)) *harness {
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Stdout: h.out, Stderr: h.out, App: h.port.URL, Control: "127.0.0.1:0", Reach: true, Ready: 20 * time.Second, Drain: 20 * time.Second, Grace: 20 * time.Second,
-		Member: member.Config{ID: "s1", Address: h.port.Listener.Addr().String(), Client: c, HandlerTimeout: 20 * time.Second}, Logger: hclog.NewNullLogger(),
+		Stdout: h.out, Stderr: h.out, App: h.port.URL, Control: "127.0.0.1:0", Reach: true, Ready: proctest.Patience, Drain: proctest.Patience, Grace: proctest.Patience,
+		Member: member.Config{ID: "s1", Address: h.port.Listener.Addr().String(), Client: c, HandlerTimeout: proctest.Patience}, Logger: hclog.NewNullLogger(),
 	}
 	set(&cfg)
 	if len(cfg.Command) > 0 {
@@ -125,9 +126,12 @@ func startHarness(t *testing.T, set func(*Config)) *harness {
 		m, err := h.Client().GetMember(t.Context(), "s1")
 		return err == nil && m.GetConnected()
 	})
+	if len(cfg.Command) > 0 {
+		h.Await(t, "the command hears signals", func() bool { return strings.Contains(h.out.String(), "begins") })
+	}
 	h.Assign(t, "games", ann, "s1")
 	h.AwaitOwner(t, "games", ann, "s1")
-	h.Await(t, "it was asked to acquire", func() bool { return h.called("acquire") == 1 })
+	h.Await(t, "it was asked to acquire", func() bool { return h.called("acquire") > 0 })
 	return h
 }
 
@@ -136,7 +140,7 @@ func (h *harness) ended(t *testing.T) error {
 	select {
 	case err := <-h.result:
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * proctest.Patience):
 		t.Fatal("it does not end")
 		return nil
 	}
@@ -183,7 +187,7 @@ func TestC06SidecarsEnds(t *testing.T) {
 		},
 		"it does not let go": {
 			func(c *Config) {
-				c.Command, c.Drain, c.Member.HandlerTimeout = loop, 100*time.Millisecond, 600*time.Millisecond
+				c.Command, c.Drain, c.Member.HandlerTimeout = loop, 100*time.Millisecond, 4*time.Second // the process is ended at 3/4 of it
 				c.Logger = hclog.New(&hclog.LoggerOptions{Output: c.Stderr})
 			},
 			func(h *harness) {
@@ -200,7 +204,9 @@ func TestC06SidecarsEnds(t *testing.T) {
 			},
 		},
 		"beside, it ends": {
-			func(c *Config) { c.Token = "0123456789abcdef" },
+			func(c *Config) {
+				c.Token, c.Member.HandlerTimeout = "0123456789abcdef", time.Second // for as long its regions are tried to be released
+			},
 			func(h *harness) {
 				h.port.CloseClientConnections()
 				h.port.Listener.Close()
@@ -262,7 +268,7 @@ func TestC06ProcessBesideIsNotSaidToBeDead(t *testing.T) {
 // Signals that are for the process reach it.
 func TestSidecarPassesSignals(t *testing.T) {
 	h := startHarness(t, func(c *Config) {
-		c.Command = []string{"sh", "-c", `trap 'echo hangup; exit 9' HUP; while :; do sleep 0.05; done`}
+		c.Command = []string{"sh", "-c", `trap 'echo hangup; exit 9' HUP; echo begins; while :; do sleep 0.05; done`}
 	})
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)

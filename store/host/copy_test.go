@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/proctest"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 )
 
@@ -37,7 +38,7 @@ func TestASlowCopyStopsNoWriter(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(proctest.Patience):
 			t.Error("writers wait for the copy of another region")
 		}
 	}

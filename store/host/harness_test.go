@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
@@ -261,7 +262,7 @@ func (w *world) everybody() {
 // until waits for what another goroutine does.
 func (w *world) until(f func() bool, format string, args ...any) {
 	w.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(proctest.Patience)
 	for !f() {
 		select {
 		case <-deadline:

@@ -12,6 +12,7 @@ import (
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/dial"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"github.com/nokv/nokv/rooted"
@@ -86,7 +87,7 @@ func TestCopiesHaveAnEnd(t *testing.T) {
 		select {
 		case err := <-ended:
 			return reason.FromGRPC(err)
-		case <-time.After(5 * time.Second):
+		case <-time.After(proctest.Patience):
 			t.Error("it waits for the rest of the copy")
 			return nil
 		}
