@@ -30,6 +30,7 @@ func needDocumentedPorts(t *testing.T) {
 }
 
 func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
 	needDocumentedPorts(t)
 	dir, env := t.TempDir(), nokvEnv(t)
 	start := func(name, line string) *proctest.Process {
@@ -46,7 +47,7 @@ func TestDocumentedCommands(t *testing.T) {
 		"-root-peer 1=127.0.0.1:2380 -root-peer 2=127.0.0.1:2381 -root-peer 3=127.0.0.1:2382"))
 	// No address on the command line: the documented port is the default.
 	for _, args := range [][]string{{"tso", "--timeout", recoverWithin.String()}, {"id"}, {"status"}, {"root", "status"}, {"root", "events"}} {
-		if r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args}); r.Code != 0 {
+		if r := here(t, env, args...); r.Code != 0 {
 			t.Errorf("nokv %s: exit status %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
 		}
 	}
@@ -57,7 +58,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	all[1] = start("meta-root-4", documentedCommand(t, "nokv meta-root -join "))
 	for _, line := range []string{documentedCommand(t, "nokv root replace --lost "), "id --timeout 30s"} {
-		if r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: strings.Fields(line)}); r.Code != 0 {
+		if r := here(t, env, strings.Fields(line)...); r.Code != 0 {
 			t.Errorf("nokv %s: exit status %d\n%s%s", line, r.Code, r.Stdout, r.Stderr)
 		}
 	}
@@ -87,6 +88,7 @@ func documentedCommand(t *testing.T, prefix string) string {
 }
 
 func TestClusterScript(t *testing.T) {
+	t.Parallel()
 	needDocumentedPorts(t)
 	script := clusterScript(t)
 	dir := t.TempDir() // the config's folders are relative: nothing is left in the repository
@@ -117,7 +119,7 @@ func TestClusterScript(t *testing.T) {
 	}
 	cli := func(want int, args ...string) {
 		t.Helper()
-		r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: nokvEnv(t), Args: args})
+		r := here(t, nokvEnv(t), args...)
 		if r.Code != want {
 			t.Errorf("nokv %s: exit status %d, want %d\n%s%s", strings.Join(args, " "), r.Code, want, r.Stdout, r.Stderr)
 		}
@@ -146,6 +148,7 @@ func TestClusterScript(t *testing.T) {
 }
 
 func TestClusterScriptRefusesWrongUse(t *testing.T) {
+	t.Parallel()
 	script := clusterScript(t)
 	for _, args := range [][]string{{"--confg", "x"}, {"--config"}, {"--config", "/nonexistent.json"}, {"--coordinators", "0"}, {"--timeout", "soon"}} {
 		if r := proctest.Run(t, proctest.Options{Path: script, Args: args}); r.Code != exitUsage || !strings.Contains(r.Stderr, "cluster.sh: ") {

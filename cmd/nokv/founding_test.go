@@ -15,7 +15,8 @@ import (
 // Root peers that wait for others say to whoever asks what they wait for, with and
 // without certificates, until there is a cluster.
 func TestPeersThatWaitSaySo(t *testing.T) {
-	for name, c := range map[string]*proctest.Cluster{"plain": newCluster(t, 1), "certificates": newCluster(t, 1).Secure()} {
+	t.Parallel()
+	for name, c := range map[string]*cluster{"plain": newCluster(t, 1), "certificates": newCluster(t, 1).Secure()} {
 		t.Run(name, func(t *testing.T) {
 			c.Start(0)
 			c.Start(3) // a coordinator that has no root yet
@@ -59,7 +60,7 @@ func TestPeersThatWaitSaySo(t *testing.T) {
 }
 
 // grpcHealth is what the first root peer answers to who asks for its health.
-func grpcHealth(t *testing.T, c *proctest.Cluster) (healthpb.HealthCheckResponse_ServingStatus, error) {
+func grpcHealth(t *testing.T, c *cluster) (healthpb.HealthCheckResponse_ServingStatus, error) {
 	t.Helper()
 	conn, err := grpc.NewClient(c.RootAddrs[0], grpc.WithTransportCredentials(c.TLS().Client(principal.Root)))
 	if err != nil {

@@ -117,7 +117,7 @@ func replaceOne(t *testing.T, rng *rand.Rand, role string) {
 // replacing is a cluster of which one root peer is replaced.
 type replacing struct {
 	t *testing.T
-	c *proctest.Cluster
+	c *cluster
 	// lost counts from 0; node is the new peer's id.
 	lost, node int
 	options    proctest.Options

@@ -18,6 +18,7 @@ import (
 // TestC46C48C49R24DocumentedRequests: the lines that docs/callers.md shows do what it says:
 // with curl where that is installed, otherwise asked for in the same words.
 func TestC46C48C49R24DocumentedRequests(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1)
 	c.StartAll()
 	c.WaitHealthy(recoverWithin)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 )
@@ -13,6 +12,7 @@ import (
 // TestRootAway takes the whole root away from running coordinators: what they
 // have is served and labelled, everything else is refused soon and by name.
 func TestRootAway(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2)
 	c.StartAll()
 	c.WaitHealthy(recoverWithin)
@@ -31,7 +31,7 @@ func TestRootAway(t *testing.T) {
 	}
 	// Both coordinators notice, and say so in their logs and in their health.
 	for i := c.Roots(); i < c.Size(); i++ {
-		c.Process(i).WaitLog("root is out of reach", 20*time.Second)
+		c.Process(i).WaitLog("root is out of reach", recoverWithin)
 		if err := c.Healthy(i); err == nil || !strings.Contains(err.Error(), "503") {
 			t.Errorf("%s without a root: health says %v", c.Name(i), err)
 		}
@@ -73,5 +73,5 @@ func TestRootAway(t *testing.T) {
 		}
 		return nil
 	})
-	c.Process(c.Roots()).WaitLog("root is back", 10*time.Second)
+	c.Process(c.Roots()).WaitLog("root is back", recoverWithin)
 }

@@ -31,6 +31,7 @@ import (
 // Everything that is done with a cluster is done once with certificates: each port
 // takes those that it should and nobody else.
 func TestSecureCluster(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2).Secure()
 	c.StartAll()
 	c.WaitHealthy(recoverWithin)
@@ -98,7 +99,7 @@ func TestSecureCluster(t *testing.T) {
 // everyCall makes every call of every service at a root peer and a coordinator, with
 // nothing in the request, by a member and a client: over real connections, too, the table
 // alone says who may.
-func everyCall(t *testing.T, c *proctest.Cluster) {
+func everyCall(t *testing.T, c *cluster) {
 	t.Helper()
 	ports := map[principal.Role]struct {
 		address  string
@@ -164,7 +165,7 @@ func emptyCall(t *testing.T, conn *grpc.ClientConn, m protoreflect.MethodDescrip
 }
 
 // metricsPort looks at who sees what of a process with certificates.
-func metricsPort(t *testing.T, c *proctest.Cluster) {
+func metricsPort(t *testing.T, c *cluster) {
 	t.Helper()
 	var vars struct {
 		Channel         string  `json:"channel"`
@@ -196,16 +197,17 @@ func metricsPort(t *testing.T, c *proctest.Cluster) {
 
 // A process starts with a certificate of its own name and role alone.
 func TestServersWantTheirOwnCertificates(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1).Secure()
 	other := c.Certs.Of(principal.Root, "7")
 	for member, own := range map[int]string{0: "root/1", c.Roots(): "coordinator/c1"} {
-		r := c.Run(append(c.Args(member), "-certs", other)...)
+		r := c.RunProcess(append(c.Args(member), "-certs", other)...)
 		if r.Code != exitUsage || strings.Count(r.Stderr, "\n") != 1 {
 			t.Errorf("exit status %d, want %d\n%s", r.Code, exitUsage, r.Stderr)
 		}
 		wantWords(t, c.Name(member), r.Stderr, "root/7", own, "nokv cert issue")
 	}
-	r := c.Run("worker", "--id", "w1", "--coordinator-addr", c.Coordinators()) // with an operator's
+	r := c.RunProcess("worker", "--id", "w1", "--coordinator-addr", c.Coordinators()) // with an operator's
 	if r.Code != exitUsage || strings.Contains(r.Stdout, "starts") {
 		t.Errorf("exit status %d, want %d\n%s%s", r.Code, exitUsage, r.Stdout, r.Stderr)
 	}
@@ -215,6 +217,7 @@ func TestServersWantTheirOwnCertificates(t *testing.T) {
 // Without certificates a process listens where others reach it when it is told to,
 // and says so everywhere.
 func TestInsecureIsSaid(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1)
 	c.CommandLine = func(member int) []string {
 		args := append(c.Args(member), "-insecure")
@@ -314,7 +317,7 @@ func TestCertificatesRotatedUnderLoad(t *testing.T) {
 		c.Size(), rotations, l.acknowledged(), len(l.ids), len(l.timestamps))
 }
 
-func eraOf(t *testing.T, c *proctest.Cluster) uint64 {
+func eraOf(t *testing.T, c *cluster) uint64 {
 	t.Helper()
 	var out statusOutput
 	r := c.Run("status", "-o", "json", "--coordinator-addr", c.Coordinators())

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +25,6 @@ import (
 )
 
 func TestC06SidecarsWords(t *testing.T) {
-	t.Setenv(sidecarToken, "")
 	for _, c := range []struct{ line, want string }{
 		{"sidecar --address 127.0.0.1:1 -- true", "--id"},
 		{"sidecar --id g1 -- true", "--address"},
@@ -42,13 +40,7 @@ func TestC06SidecarsWords(t *testing.T) {
 		{"sidecar --id g1 --address 127.0.0.1:1 --ready 0s -- true", "more than 0"},
 		{"sidecar --id g1 --address 127.0.0.1:1 --keyspace a --keyspace a -- true", "stands twice"},
 	} {
-		var stdout, stderr bytes.Buffer
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		code := run(ctx, strings.Fields(c.line), &env{stdout: &stdout, stderr: &stderr})
-		if code != exitUsage || !strings.Contains(stderr.String(), c.want) {
-			t.Errorf("nokv %s: exit status %d, %s", c.line, code, stderr.String())
-		}
+		wantRefused(t, c.line, exitUsage, c.want, sidecarToken+"=")
 	}
 }
 
@@ -81,7 +73,7 @@ func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			count := filepath.Join(t.TempDir(), "starts")
-			args := append(strings.Fields("sidecar --id g1 --address "+addrs[0]+" --coordinator-addr 127.0.0.1:1 "+c.flags), "--", "sh", "-c", "echo x >> "+count+"; "+c.shell)
+			args := append(strings.Fields("sidecar --id g1 --address "+addrs[0]+" --coordinator-addr "+nobody(t)+" "+c.flags), "--", "sh", "-c", "echo x >> "+count+"; "+c.shell)
 			r := proctest.Run(t, proctest.Options{Name: "sidecar", Path: nokvPath(t), Env: nokvEnv(t), Args: args})
 			if r.Code != c.code || !strings.Contains(r.Stderr, c.says) {
 				t.Errorf("exit status %d, %s", r.Code, r.Stderr)
@@ -108,7 +100,7 @@ func TestC06AKilledSidecarLeavesNoChildren(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer theirs.Close()
-			cmd := exec.Command(nokvPath(t), "sidecar", "--id", "g1", "--address", "127.0.0.1:1", "--coordinator-addr", "127.0.0.1:1", "--ready", "1h", "--", "sh", "-c", shell)
+			cmd := exec.Command(nokvPath(t), "sidecar", "--id", "g1", "--address", nobody(t), "--coordinator-addr", nobody(t), "--ready", "1h", "--", "sh", "-c", shell)
 			cmd.Env, cmd.Stdout = append(os.Environ(), nokvEnv(t)...), ours
 			err = cmd.Start()
 			_ = ours.Close() // now those alone have it who were started
@@ -151,7 +143,7 @@ func needProgram(t *testing.T, name string) {
 
 // counters are sidecars of the examples behind a proxy.
 type counters struct {
-	*proctest.Cluster
+	*cluster
 	t        *testing.T
 	language string
 	folder   string
@@ -171,10 +163,10 @@ type counted struct {
 func startCounters(t *testing.T, language string) *counters {
 	t.Helper()
 	needProgram(t, language)
-	c := &counters{Cluster: newCluster(t, 2), t: t, language: language, folder: t.TempDir(), sidecars: map[string]*proctest.Process{}, address: map[string]string{}}
+	c := &counters{cluster: newCluster(t, 2), t: t, language: language, folder: t.TempDir(), sidecars: map[string]*proctest.Process{}, address: map[string]string{}}
 	c.StartAll()
 	c.WaitHealthy(hostedWithin)
-	if r := proctest.Run(t, c.Options("create", "keyspace", "create", "games", "--preset", "games", "--coordinator-addr", c.Coordinators())); r.Code != 0 {
+	if r := c.Run("keyspace", "create", "games", "--preset", "games", "--coordinator-addr", c.Coordinators()); r.Code != 0 {
 		t.Fatalf("create a keyspace: %s", r.Stderr)
 	}
 	addrs, err := procs.Addrs(4)

@@ -18,6 +18,7 @@ import (
 // A folder that is put back from before a run of its store ends that store, by name, when
 // coordinators answer; --rebind takes it as it is.
 func TestN65OlderFolders(t *testing.T) {
+	t.Parallel()
 	s := startStores(t, newCluster(t, 1))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -63,6 +64,7 @@ func TestN65OlderFolders(t *testing.T) {
 
 // A folder of another cluster is told by name, with what may be done about it.
 func TestN65FoldersOfAnotherCluster(t *testing.T) {
+	t.Parallel()
 	s := startStores(t, newCluster(t, 1))
 	s.processes[0].Signal(syscall.SIGTERM)
 	if code := s.processes[0].Wait(hostedWithin); code != 0 {
@@ -70,7 +72,7 @@ func TestN65FoldersOfAnotherCluster(t *testing.T) {
 	}
 	other := newCluster(t, 1)
 	settle(t, other)
-	r := other.Run("serve", "--coordinator-addr", other.Coordinators(), "--store-id", "1", "--workdir", s.workdir(0), "--addr", s.addrs[0])
+	r := other.RunProcess("serve", "--coordinator-addr", other.Coordinators(), "--store-id", "1", "--workdir", s.workdir(0), "--addr", s.addrs[0])
 	if r.Code != exitRefused || !strings.Contains(r.Stderr, "this workdir is of another cluster") || !strings.Contains(r.Stderr, "an empty --workdir") {
 		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
 	}

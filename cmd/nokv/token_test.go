@@ -22,6 +22,7 @@ import (
 // own state, until it hears that it is revoked. Keys are sealed where the processes
 // have a secret file; one without it, and one with another, say so and serve the rest.
 func TestBearerTokens(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2).Secure()
 	dir := t.TempDir()
 	file := func(name string) string {
@@ -134,7 +135,7 @@ func TestBearerTokens(t *testing.T) {
 		t.Error("a client made a token")
 	}
 	for member := range c.Size() {
-		if r := c.Run(append(c.Args(member), "-secret-file", filepath.Join(dir, "none"))...); r.Code == exitOK {
+		if r := c.RunProcess(append(c.Args(member), "-secret-file", filepath.Join(dir, "none"))...); r.Code == exitOK {
 			t.Errorf("%s starts without the secret file that it is given", c.Name(member))
 		}
 	}
