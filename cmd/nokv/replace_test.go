@@ -31,6 +31,7 @@ var (
 // its disk is gone, and another one takes its place, while nobody's request fails.
 // Then another old peer is killed: what serves on has the new one's vote.
 func TestReplaceALostRootPeer(t *testing.T) {
+	t.Parallel()
 	seed := *replaceSeed
 	if seed == 0 {
 		seed = rand.Uint64()

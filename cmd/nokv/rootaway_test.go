@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -25,6 +26,14 @@ func TestRootAway(t *testing.T) {
 	}
 	if r := cli("region", "get", "b", "--strong"); r.Code != 0 {
 		t.Fatal(r.Stderr)
+	}
+	for _, addr := range c.CoordinatorAddrs { // what they have is what they are asked for below
+		proctest.Eventually(t, recoverWithin, func() error {
+			if r := c.Run("region", "get", "b", "--coordinator-addr", addr); r.Code != 0 {
+				return errors.New(r.Stderr)
+			}
+			return nil
+		})
 	}
 	for i := range c.Roots() {
 		c.Kill(i)

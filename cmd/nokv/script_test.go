@@ -34,6 +34,7 @@ import (
 // a coordinator and a root peer, $PLAIN is a server without certificates. At $NOBODY
 // and $NOBODY2 nobody listens.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("testdata/script/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)
@@ -107,11 +108,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	if !d.HasArg("settles") || rewriting() {
 		return s.lines(t, d)
 	}
-	var got string
-	for end := time.Now().Add(proctest.Patience); got != d.Expected && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		got = s.lines(t, d)
+	for end := time.Now().Add(proctest.Patience); ; time.Sleep(20 * time.Millisecond) {
+		got := strings.TrimSuffix(s.lines(t, d), "\n") + "\n"
+		if got == d.Expected || time.Now().After(end) {
+			return got
+		}
 	}
-	return got
 }
 
 // rewriting says whether the scripts are made anew.

@@ -47,6 +47,7 @@ func TestC06SidecarsWords(t *testing.T) {
 // A process that is no member: its exit status is kept, and it is not started again. No cluster
 // is asked before it is ready.
 func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
+	t.Parallel()
 	addrs, err := procs.Addrs(1)
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +89,7 @@ func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
 // Who kills the sidecar ends what its process has started too: it would serve as the owner, and
 // nobody would know of it.
 func TestC06AKilledSidecarLeavesNoChildren(t *testing.T) {
+	t.Parallel()
 	for name, shell := range map[string]string{
 		"the process waits for its child": "sleep 1000 & echo $!; wait",
 		"the process has ended before":    "sh -c 'sleep 1000 & echo $!'; kill -STOP $PPID; exit 0",
@@ -246,6 +248,7 @@ const countedKeys = 6
 // A counter service behind a proxy, in another language, while its owners are killed in each
 // way: no request fails, and what was acknowledged is there, once.
 func TestC06P84CountersSurviveTheirOwners(t *testing.T) {
+	t.Parallel()
 	for language := range languages {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
