@@ -18,6 +18,7 @@ func TestPeersThatWaitSaySo(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]*cluster{"plain": newCluster(t, 1), "certificates": newCluster(t, 1).Secure()} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c.Start(0)
 			c.Start(3) // a coordinator that has no root yet
 			status := func(want func(rootPeerOutput) error) {
@@ -40,10 +41,12 @@ func TestPeersThatWaitSaySo(t *testing.T) {
 				}
 			}
 			status(waits("waiting for root peers 2 and 3 to found the cluster: 2: dial tcp "))
-			r := c.Run(append([]string{"root", "events", "--timeout", "1s"}, c.RootFlags()...)...)
-			if r.Code != exitUnavailable || !strings.Contains(r.Stderr, "to found the cluster") {
-				t.Errorf("root events: exit status %d, %s", r.Code, r.Stderr)
-			}
+			proctest.Eventually(t, recoverWithin, func() error {
+				if r := c.Run(append([]string{"root", "events", "--timeout", "1s"}, c.RootFlags()...)...); r.Code != exitUnavailable || !strings.Contains(r.Stderr, "to found the cluster") {
+					return fmt.Errorf("root events: exit status %d, %s", r.Code, r.Stderr)
+				}
+				return nil
+			})
 			if got, err := grpcHealth(t, c); err != nil || got != healthpb.HealthCheckResponse_NOT_SERVING {
 				t.Errorf("health of a peer that waits: %v, %v", got, err)
 			}

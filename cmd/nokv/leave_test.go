@@ -18,7 +18,7 @@ import (
 // listed are the coordinators that the root has.
 func listed(t *testing.T, c *cluster) []string {
 	t.Helper()
-	r := c.Run("coordinator", "list", "--strong", "-o", "json", "--coordinator-addr", c.CoordinatorAddrs[0])
+	r := c.Run("coordinator", "list", "--strong", "-o", "json", "--timeout", recoverWithin.String(), "--coordinator-addr", c.CoordinatorAddrs[0])
 	var out []coordinatorOutput
 	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
 		t.Fatalf("coordinator list: %v\n%s", err, r.Stderr)

@@ -63,7 +63,7 @@ func TestP80NokvProxyWithCertificatesSpeaksWhatItOffers(t *testing.T) {
 		transport.Protocols.SetHTTP1(speaks[0])
 		transport.Protocols.SetHTTP2(speaks[1])
 		t.Cleanup(transport.CloseIdleConnections)
-		c := &http.Client{Transport: transport, Timeout: 5 * time.Second}
+		c := &http.Client{Transport: transport, Timeout: proctest.Patience}
 		for end := time.Now().Add(proctest.Patience); ; time.Sleep(20 * time.Millisecond) {
 			resp, err := c.Get("https://" + addrs[0]) // without a key, which is refused by the proxy itself
 			if err == nil {

@@ -68,7 +68,7 @@ func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
 		"ends well before it began":  {"", "exit 0", 1, "it has to stay"},
 		"ignores the sidecar":        {"--ready 300ms", "sleep 100", 1, "was not ready within 300ms"},
 		"never polls":                {"--poll --ready 300ms", "sleep 100", 1, "has not asked GET /nokv/next"},
-		"cannot be reached":          {"--ready 300ms --app " + server.URL, "sleep 100", 1, "nobody can be reached at --address"},
+		"cannot be reached":          {"--ready 3s --app " + server.URL, "sleep 100", 1, "nobody can be reached at --address"},
 		"leaves a child that serves": {"", "sleep 100 & exit 3", 3, "exit status 3"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
@@ -20,7 +19,7 @@ import (
 func TestN65OlderFolders(t *testing.T) {
 	t.Parallel()
 	s := startStores(t, newCluster(t, 1))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hostedWithin)
 	defer cancel()
 	if _, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: rooted.DefaultKeyspace, Owners: []rooted.Owner{{Member: "store-1"}}}); err != nil {
 		t.Fatal(err)

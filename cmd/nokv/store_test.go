@@ -177,7 +177,7 @@ func roles(st *storev1.StatusResponse) string {
 func TestN64Serve(t *testing.T) {
 	t.Parallel()
 	s := startStores(t, newCluster(t, 1))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hostedWithin)
 	defer cancel()
 	if _, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: rooted.DefaultKeyspace, Owners: []rooted.Owner{{Member: "store-1"}, {Member: "store-2"}}}); err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestN64Serve(t *testing.T) {
 func TestSecureStores(t *testing.T) {
 	t.Parallel()
 	s := startStores(t, newCluster(t, 1).Secure())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hostedWithin)
 	defer cancel()
 	if _, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: rooted.DefaultKeyspace, Owners: []rooted.Owner{{Member: "store-1"}, {Member: "store-2"}}}); err != nil {
 		t.Fatal(err)
@@ -303,7 +303,7 @@ func (s *stores) shown(ctx context.Context, i int) []*storev1.HostedRegion {
 
 func httpGet(t *testing.T, url string) string {
 	t.Helper()
-	c := http.Client{Timeout: 5 * time.Second}
+	c := http.Client{Timeout: hostedWithin}
 	defer c.CloseIdleConnections()
 	resp, err := c.Get(url)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/seal"
@@ -143,7 +142,7 @@ func TestBearerTokens(t *testing.T) {
 
 // getWith asks without a certificate, and says what is not as wanted.
 func getWith(address, token string, status int, words string) error {
-	web := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	web := http.Client{Timeout: recoverWithin, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer web.CloseIdleConnections()
 	req, err := http.NewRequest(http.MethodGet, "https://"+address, http.NoBody)
 	if err != nil {

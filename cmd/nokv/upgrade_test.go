@@ -86,11 +86,15 @@ func (u *upgrading) begin(member int, old bool) *proctest.Process {
 // levels is what `nokv root upgrade` says.
 func (u *upgrading) levels(args ...string) (upgradeOutput, proctest.Result) {
 	u.t.Helper()
-	r := u.Run(append(append([]string{"root", "upgrade", "-o", "json"}, args...), u.RootFlags()...)...)
+	var r proctest.Result
 	var out upgradeOutput
-	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
-		u.t.Fatalf("root upgrade: %v\n%s\n%s", err, r.Stdout, r.Stderr)
-	}
+	proctest.Eventually(u.t, recoverWithin, func() error { // there may be no leader
+		r = u.Run(append(append([]string{"root", "upgrade", "-o", "json"}, args...), u.RootFlags()...)...)
+		if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
+			return fmt.Errorf("root upgrade: %w\n%s\n%s", err, r.Stdout, r.Stderr)
+		}
+		return nil
+	})
 	return out, r
 }
 

@@ -147,7 +147,9 @@ func TestDamagedWorkdirs(t *testing.T) {
 	if r := c.Run("root", "verify", c.Workdir(0)); r.Code != 0 {
 		t.Fatalf("verify of a healthy workdir: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
-	rng := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	seed := rand.Uint64()
+	t.Logf("bits are flipped by seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
 	segments, err := filepath.Glob(filepath.Join(c.Workdir(0), "root.events.wal", "*"))
 	if err != nil || len(segments) == 0 {
 		t.Fatalf("no segments: %v", err)

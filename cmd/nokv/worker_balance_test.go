@@ -74,7 +74,7 @@ func TestWorkersAreEvenedOutByLoad(t *testing.T) {
 // must runs a command that has to succeed, and returns what it printed.
 func (h *hosting) must(args ...string) string {
 	h.t.Helper()
-	r := h.Run(append(args, "--coordinator-addr", h.Coordinators())...)
+	r := h.Run(append(args, "--timeout", hostedWithin.String(), "--coordinator-addr", h.Coordinators())...)
 	if r.Code != exitOK {
 		h.t.Fatalf("nokv %s: %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
 	}
