@@ -58,6 +58,8 @@ func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close) // behind the subtests
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(hangs.Close)
 	for name, c := range map[string]struct {
 		flags, shell string
 		code         int
@@ -68,6 +70,7 @@ func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
 		"ends well before it began":  {"", "exit 0", 1, "it has to stay"},
 		"ignores the sidecar":        {"--ready 300ms", "sleep 100", 1, "was not ready within 300ms"},
 		"never polls":                {"--poll --ready 300ms", "sleep 100", 1, "has not asked GET /nokv/next"},
+		"answers nothing":            {"--ready 300ms --app " + hangs.URL, "sleep 100", 1, "was not ready within 300ms"},
 		"cannot be reached":          {"--ready 3s --app " + server.URL, "sleep 100", 1, "nobody can be reached at --address"},
 		"leaves a child that serves": {"", "sleep 100 & exit 3", 3, "exit status 3"},
 	} {
