@@ -116,7 +116,7 @@ func runBench(ctx context.Context, e *env, o bench.Config, flags *clientFlags) e
 		callCtx, cancel = context.WithTimeout(ctx, *flags.timeout)
 		defer cancel()
 	}
-	t, err := flags.ends.resolve(cliLogger(*flags.verbose))
+	t, err := flags.ends.resolve(e.logger(*flags.verbose))
 	if err != nil {
 		return err
 	}
@@ -126,12 +126,12 @@ func runBench(ctx context.Context, e *env, o bench.Config, flags *clientFlags) e
 		}
 	}
 	o.TLS = t.certs
-	cl, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, DefaultTimeout: *flags.timeout, Logger: cliLogger(*flags.verbose)})
+	cl, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, DefaultTimeout: *flags.timeout, Logger: e.logger(*flags.verbose)})
 	if err != nil {
 		return usagef("%s", err)
 	}
 	defer cl.Close()
-	tuneGC()
+	e.tuneGC()
 	out, err := bench.Run(callCtx, cl, o)
 	switch {
 	case ctx.Err() != nil:
@@ -182,7 +182,7 @@ Prints its address, host:port, and answers until standard input ends.`,
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
-				tuneGC() // as the servers do
+				e.tuneGC() // as the servers do
 				lis, err := listen("echo", "127.0.0.1:0")
 				if err != nil {
 					return err

@@ -124,7 +124,7 @@ func failover(ctx context.Context, e *env, o experiment.Config, calls, svg strin
 	if o.NoKV, err = os.Executable(); err != nil {
 		return err
 	}
-	tuneGC()
+	e.tuneGC()
 	o.Progress, o.Verbose = e.stderr, isTerminal(e.stderr)
 	x, err := experiment.Open(o)
 	if err != nil {

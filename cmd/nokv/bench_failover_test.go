@@ -21,6 +21,7 @@ import (
 
 // Two kills of the holder, with everything that the command can write.
 func TestBenchFailoverKill(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	tmp, svg, record := filepath.Join(dir, "tmp"), filepath.Join(dir, "a.svg"), filepath.Join(dir, "calls")
 	if err := os.Mkdir(tmp, 0o700); err != nil {
@@ -73,6 +74,7 @@ func TestBenchFailoverKill(t *testing.T) {
 
 // A holder and a leader that hang are replaced, and find that out when they go on.
 func TestBenchFailoverHang(t *testing.T) {
+	t.Parallel()
 	for victim, want := range map[string][]string{"holder": {"before", "wait", "commit", "confirm", "client"}, "leader": {"before", "election", "client"}} {
 		r := proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: nokvEnv(t), Args: []string{
 			"bench", "failover", "--tls", "--hang", victim, "--rounds", "2", "--duration", "300ms", "--clients", "2", "--timeout", "60s", "--max-reply-interval", "60s", "-o", "json",

@@ -45,17 +45,17 @@ Example:
 }
 
 func runBenchIdle(ctx context.Context, e *env, o bench.IdleConfig, flags *clientFlags) error {
-	t, err := flags.ends.resolve(cliLogger(*flags.verbose))
+	t, err := flags.ends.resolve(e.logger(*flags.verbose))
 	if err != nil {
 		return err
 	}
 	o.TLS = t.certs
-	cl, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, DefaultTimeout: *flags.timeout, Logger: cliLogger(*flags.verbose)})
+	cl, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, DefaultTimeout: *flags.timeout, Logger: e.logger(*flags.verbose)})
 	if err != nil {
 		return usagef("%s", err)
 	}
 	defer cl.Close()
-	tuneGC()
+	e.tuneGC()
 	out, err := bench.Idle(ctx, cl, o)
 	if ctx.Err() != nil {
 		return errInterrupted

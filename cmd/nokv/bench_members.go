@@ -31,7 +31,7 @@ func inFolder(e *env, name string, o *experiment.Hosting, run func() error) (err
 	if o.NoKV, err = os.Executable(); err != nil {
 		return err
 	}
-	tuneGC()
+	e.tuneGC()
 	o.Progress, o.Verbose = e.stderr, isTerminal(e.stderr)
 	return run()
 }

@@ -29,6 +29,7 @@ func benchJSON(t *testing.T, to any, args ...string) {
 }
 
 func TestC23BenchFailoverMember(t *testing.T) {
+	t.Parallel()
 	svg := filepath.Join(t.TempDir(), "a.svg")
 	var out experiment.MemberReport
 	benchJSON(t, &out, "failover", "--kill", "member", "--rounds", "2", "--regions", "30", "--members", "3", "--duration", "200ms", "--svg", svg)
@@ -49,6 +50,7 @@ func TestC23BenchFailoverMember(t *testing.T) {
 }
 
 func TestBenchMove(t *testing.T) {
+	t.Parallel()
 	var out experiment.DrainReport
 	benchJSON(t, &out, "move", "--rounds", "2", "--regions", "20", "--members", "2", "--rate", "50", "--commits", "1", "--duration", "300ms")
 	if out.Rounds != 2 || out.Violations != 0 || out.Completed < 1 || out.Planned < 1 {
@@ -60,6 +62,7 @@ func TestBenchMove(t *testing.T) {
 }
 
 func TestBenchHeartbeat(t *testing.T) {
+	t.Parallel()
 	var out experiment.HeartbeatReport
 	benchJSON(t, &out, "heartbeat", "--members", "4", "--regions", "30", "--changed", "0.5", "--duration", "200ms", "--kill")
 	if out.Regions != 120 || out.Frames == 0 || out.Reports < 20*out.Frames || out.Refused != 0 || out.BackMs <= 0 || out.Routes == nil {
@@ -75,7 +78,7 @@ func TestBenchMembersRefuse(t *testing.T) {
 		"takes over":  "failover --kill member+holder+leader --coordinators 1",
 		"no argument": "move now",
 	} {
-		r := proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: nokvEnv(t), Args: append([]string{"bench"}, strings.Fields(args)...)})
+		r := here(t, nil, append([]string{"bench"}, strings.Fields(args)...)...)
 		if r.Code != exitUsage {
 			t.Errorf("%s (%s): exit status %d\n%s", args, words, r.Code, r.Stderr)
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 )
@@ -9,10 +8,11 @@ import (
 // An error repeats what the command line says, and no more of it than fits into a line,
 // whoever made the sentence.
 func TestErrorsRepeatLittle(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("0123456789", 500)
 	spaced := strings.Repeat("a b  c\n", 700)
 	parts := strings.Repeat("x,", 2000)
-	nobody := []string{"--endpoints", "127.0.0.1:1", "--timeout", "100ms"}
+	nobody := []string{"--endpoints", nobody(t), "--timeout", "100ms"}
 	for _, args := range [][]string{
 		{long},
 		{"status", long},
@@ -45,12 +45,11 @@ func TestErrorsRepeatLittle(t *testing.T) {
 		{"meta-root", "--peer", long},
 		{"help", long},
 	} {
-		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), args, &env{stdout: &stdout, stderr: &stderr})
+		r := here(t, nil, args...)
 		name := strings.Join(args, " ")
 		name = name[:min(len(name), 50)]
-		if code == exitOK || stderr.Len() == 0 || stderr.Len() > 1000 {
-			t.Errorf("nokv %s: exit status %d, an error of %d bytes: %.300s", name, code, stderr.Len(), stderr.String())
+		if r.Code == exitOK || r.Stderr == "" || len(r.Stderr) > 1000 {
+			t.Errorf("nokv %s: exit status %d, an error of %d bytes: %.300s", name, r.Code, len(r.Stderr), r.Stderr)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"net"
-	"os"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -16,10 +15,10 @@ func (f *flags) certsFlag() *string {
 }
 
 // certificates opens the folder that --certs or NOKV_CERTS names; nil: neither does.
-func certificates(flagValue string, logger hclog.Logger) (*mtls.Source, error) {
+func (e *env) certificates(flagValue string, logger hclog.Logger) (*mtls.Source, error) {
 	dir := flagValue
 	if dir == "" {
-		dir = os.Getenv("NOKV_CERTS")
+		dir = e.variable("NOKV_CERTS")
 	}
 	if dir == "" {
 		return nil, nil
@@ -34,7 +33,7 @@ type listening struct{ flag, addr string }
 // secure opens the certificates of a server, which must be its own. Without any it
 // listens on loopback, unless it was told that it may be insecure.
 func (s *serverFlags) secure(role principal.Role, name string, logger hclog.Logger, at ...listening) (certs *mtls.Source, insecure bool, err error) {
-	if certs, err = certificates(*s.certs, logger.Named("certs")); err != nil {
+	if certs, err = s.flags.env.certificates(*s.certs, logger.Named("certs")); err != nil {
 		return nil, false, err
 	}
 	if certs != nil {

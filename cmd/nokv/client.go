@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -91,14 +90,14 @@ func (c *clientFlags) open(ctx context.Context) (*client.Client, context.Context
 // dial makes a client for the coordinators that are meant, when one of them lets
 // this process in within so long.
 func (f endpointFlags) dial(ctx context.Context, within time.Duration, verbose bool) (*client.Client, error) {
-	t, err := f.resolve(cliLogger(verbose))
+	t, err := f.resolve(f.env.logger(verbose))
 	if err != nil {
 		return nil, err
 	}
 	if err := t.letsIn(ctx, principal.Coordinator, within); err != nil {
 		return nil, err
 	}
-	cl, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, Logger: cliLogger(verbose)})
+	cl, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, Logger: f.env.logger(verbose)})
 	if err != nil {
 		return nil, usagef("%s", err)
 	}
@@ -122,12 +121,13 @@ func (c *clientFlags) call(ctx context.Context, fn func(ctx context.Context, cl 
 	return err
 }
 
-func cliLogger(verbose bool) hclog.Logger {
+// logger is of what a client does, which is told when it is asked for.
+func (e *env) logger(verbose bool) hclog.Logger {
 	level := hclog.Off
 	if verbose {
 		level = hclog.Debug
 	}
-	return hclog.New(&hclog.LoggerOptions{Name: "nokv", Level: level, Output: os.Stderr})
+	return hclog.New(&hclog.LoggerOptions{Name: "nokv", Level: level, Output: e.stderr})
 }
 
 // reasonOf is the reason of a refusal, whoever made it.

@@ -104,7 +104,7 @@ func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinato
 	if err := o.check(addr); err != nil {
 		return err
 	}
-	tuneGC()
+	e.tuneGC()
 	logger, flush, err := s.logger(e, "coordinator")
 	if err != nil {
 		return err

@@ -51,6 +51,7 @@ func TestWhyTheRootIsOutOfReach(t *testing.T) {
 // A coordinator has no files: it runs in a folder where it may write, leaves nothing there,
 // and another one that knows nothing of it goes on from what is rooted.
 func TestC15CoordinatorKeepsNothing(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1)
 	at := c.Size() - 1
 	for i := range at {

@@ -408,6 +408,7 @@ func TestP70WrongRecipesAreFound(t *testing.T) {
 // A task of ECS composes its address of what the metadata endpoint says, and registers it; a name of its own
 // goes before that of the task.
 func TestP63P66P70ATaskComposesItsOwnAddress(t *testing.T) {
+	t.Parallel()
 	needProgram(t, "python3")
 	var task struct {
 		NetworkMode          string
@@ -463,6 +464,7 @@ func TestP63P66P70ATaskComposesItsOwnAddress(t *testing.T) {
 
 // The certificates that docs/deployment.md has made are those that the pods look for, each of its own name.
 func TestP70CertificatesOfTheRecipes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Symlink(nokvPath(t), filepath.Join(dir, "nokv")); err != nil {
 		t.Fatal(err)

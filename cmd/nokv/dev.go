@@ -124,7 +124,7 @@ func runDev(ctx context.Context, e *env, workdir string, n int, demo devMembers,
 	if workdir, err = filepath.Abs(workdir); err != nil {
 		return err
 	}
-	tuneGC()
+	e.tuneGC()
 	sink := newSink(e.stderr)
 	defer sink.close()
 	if err := os.MkdirAll(workdir, 0o700); err != nil {
@@ -361,7 +361,7 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	if err != nil {
 		return err
 	}
-	noteErr := d.note(filepath.Join(devNotes(), fmt.Sprintf("dev-%d-%08x.json", d.file.PID, rand.Uint32())))
+	noteErr := d.note(filepath.Join(e.devNotes(), fmt.Sprintf("dev-%d-%08x.json", d.file.PID, rand.Uint32())))
 	if noteErr != nil {
 		d.logger.Warn("the note that other commands find the cluster by cannot be written: tell them where it is with NOKV_COORDINATOR_ADDR", "err", noteErr)
 	}

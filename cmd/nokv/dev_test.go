@@ -28,9 +28,10 @@ func stopDev(t *testing.T, p *proctest.Process) {
 }
 
 func TestDevKeepsItsData(t *testing.T) {
+	t.Parallel()
 	env, workdir := nokvEnv(t), t.TempDir()
 	cli := func(args ...string) proctest.Result {
-		return proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args})
+		return here(t, env, args...)
 	}
 	p := startDev(t, env, workdir, "--coordinators", "3", "--tenure-ttl", longTTL)
 	if d := readDevFile(filepath.Join(workdir, "dev.json")); d == nil || !strings.Contains(p.Log(), "\n  export NOKV_COORDINATOR_ADDR="+strings.Join(d.Coordinators, ",")+"\n") {
@@ -93,6 +94,7 @@ func TestDevKeepsItsData(t *testing.T) {
 }
 
 func TestDevLeavesNothing(t *testing.T) {
+	t.Parallel()
 	tmp := t.TempDir()
 	env := append(nokvEnv(t), "TMPDIR="+tmp)
 	p := startDev(t, env, "")
@@ -107,6 +109,7 @@ func TestDevLeavesNothing(t *testing.T) {
 
 // A second signal ends it at once, and leaves nothing either.
 func TestDevEndedTwiceLeavesNothing(t *testing.T) {
+	t.Parallel()
 	tmp := t.TempDir()
 	p := startDev(t, append(nokvEnv(t), "TMPDIR="+tmp), "")
 	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCONT} {
@@ -123,9 +126,10 @@ func TestDevEndedTwiceLeavesNothing(t *testing.T) {
 // Of two the newer one is found, and the other one when that has ended, also when
 // it was killed.
 func TestTwoDevs(t *testing.T) {
+	t.Parallel()
 	env := nokvEnv(t)
 	cli := func(args ...string) proctest.Result {
-		return proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args})
+		return here(t, env, args...)
 	}
 	found := func() (name string) {
 		t.Helper()
@@ -147,11 +151,11 @@ func TestTwoDevs(t *testing.T) {
 		t.Errorf("of three the %s is found", name)
 	}
 	of := append(slices.Clone(env), "NOKV_COORDINATOR_ADDR="+strings.Join(readDevFile(filepath.Join(at, "dev.json")).Coordinators, ","))
-	if r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: of, Args: []string{"events", "--keyspace", "first"}}); r.Code != 0 {
+	if r := here(t, of, "events", "--keyspace", "first"); r.Code != 0 {
 		t.Errorf("of the one whose coordinators are named, the root peers are not found: exit status %d\n%s", r.Code, r.Stderr)
 	}
-	of = append(slices.Clone(env), "NOKV_COORDINATOR_ADDR=127.0.0.1:1")
-	if r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: of, Args: []string{"events"}}); r.Code == 0 || !strings.Contains(r.Stderr, "--root-peer") {
+	of = append(slices.Clone(env), "NOKV_COORDINATOR_ADDR="+nobody(t))
+	if r := here(t, of, "events"); r.Code == 0 || !strings.Contains(r.Stderr, "--root-peer") {
 		t.Errorf("root peers of coordinators that do not answer: exit status %d\n%s", r.Code, r.Stderr)
 	}
 	third.Kill()
@@ -167,6 +171,7 @@ func TestTwoDevs(t *testing.T) {
 
 // What a killed dev leaves is no running one, whatever its process id is used for now.
 func TestAKilledDevIsNotFound(t *testing.T) {
+	t.Parallel()
 	env, workdir := nokvEnv(t), t.TempDir()
 	p := startDev(t, env, workdir, "--coordinators", "1")
 	notes := append(devNotesIn(t, env), filepath.Join(workdir, "dev.json"))
@@ -196,7 +201,7 @@ func TestAKilledDevIsNotFound(t *testing.T) {
 			t.Errorf("%s of a killed dev says %+v", note, d)
 		}
 	}
-	r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: []string{"member", "list", "--timeout", "1s", "-o", "json"}})
+	r := here(t, env, "member", "list", "--timeout", "1s", "-o", "json")
 	if strings.Contains(r.Stderr, "nokv dev` with process id") {
 		t.Errorf("a killed dev was asked: %s", r.Stderr)
 	}
@@ -222,6 +227,7 @@ func devNotesIn(t *testing.T, env []string) []string {
 }
 
 func TestDevIsFoundOnlyWhereItCanBeNoted(t *testing.T) {
+	t.Parallel()
 	env := append(nokvEnv(t), "XDG_RUNTIME_DIR=/dev/null")
 	p := startDev(t, env, t.TempDir())
 	if !strings.Contains(p.Log(), "export NOKV_COORDINATOR_ADDR=127.0.0.1:") {
@@ -231,6 +237,7 @@ func TestDevIsFoundOnlyWhereItCanBeNoted(t *testing.T) {
 }
 
 func TestDevLogsItsEnd(t *testing.T) {
+	t.Parallel()
 	p := startDev(t, nokvEnv(t), t.TempDir(), "--log-level", "info")
 	stopDev(t, p)
 	for _, want := range []string{"coordinator stopped: coordinator=c1", "coordinator stopped: coordinator=c2", "root peer stopped: peer=1", "root peer stopped: peer=3"} {
@@ -241,9 +248,10 @@ func TestDevLogsItsEnd(t *testing.T) {
 }
 
 func TestDevPrintsJSON(t *testing.T) {
+	t.Parallel()
 	workdir := t.TempDir()
 	p := proctest.Start(t, proctest.Options{Name: "dev", Path: nokvPath(t), Env: nokvEnv(t), Args: []string{"dev", "-o", "json", "--workdir", workdir}})
-	p.WaitLog("}\n", 30*time.Second)
+	p.WaitLog("}\n", recoverWithin)
 	file, err := os.ReadFile(filepath.Join(workdir, "dev.json"))
 	if err != nil || p.Log() != string(file) {
 		t.Errorf("printed:\n%s\ndev.json (%v):\n%s", p.Log(), err, file)
@@ -253,6 +261,7 @@ func TestDevPrintsJSON(t *testing.T) {
 
 // The line that another terminal needs is one for a shell, whatever the folder is called.
 func TestDevExportsItsCertificatesToo(t *testing.T) {
+	t.Parallel()
 	for _, certs := range []string{"", "/a/certs/operator-dev", "/it's $HOME \"here\"; exit 1"} {
 		d := devFile{Coordinators: []string{"127.0.0.1:1", "127.0.0.1:2"}, Certs: certs}
 		shell := exec.Command("/bin/sh", "-c", d.export()+"\nenv | grep ^NOKV_ | sort")

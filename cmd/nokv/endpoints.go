@@ -37,8 +37,8 @@ type devFile struct {
 
 // devNotes is the folder where each running `nokv dev` of this user is noted,
 // whatever its workdir is.
-func devNotes() string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+func (e *env) devNotes() string {
+	if dir := e.variable("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "nokv")
 	}
 	return filepath.Join(os.TempDir(), "nokv-"+strconv.Itoa(os.Getuid()))
@@ -56,10 +56,10 @@ func (d *devFile) export() string {
 // runningDev is the `nokv dev` of this user that started last; nil when none
 // runs. Notes of processes that were killed are taken away: a name is used once, so
 // that the note of another process is never taken instead.
-func runningDev() *devFile {
+func (e *env) runningDev() *devFile {
 	var newest *devFile
 	var since time.Time
-	names, _ := filepath.Glob(filepath.Join(devNotes(), "dev-*.json"))
+	names, _ := filepath.Glob(filepath.Join(e.devNotes(), "dev-*.json"))
 	for _, name := range names {
 		info, err := os.Stat(name)
 		if err != nil {
@@ -142,10 +142,14 @@ func readDevFile(path string) *devFile {
 }
 
 // endpointFlags say where coordinators are, and who asks them.
-type endpointFlags struct{ addr, certs *string }
+type endpointFlags struct {
+	env         *env
+	addr, certs *string
+}
 
 func (f *flags) endpoints() endpointFlags {
 	return endpointFlags{
+		env: f.env,
 		addr: f.String("coordinator-addr", "", "coordinator `addresses` host:port[,host:port...] "+
 			"(default: NOKV_COORDINATOR_ADDR, a running `nokv dev`, "+config.DefaultCoordinatorAddr+")"),
 		certs: f.certsFlag(),
@@ -164,28 +168,28 @@ type target struct {
 // dev`, the documented port.
 func (f endpointFlags) resolve(logger hclog.Logger) (t target, err error) {
 	certs := *f.certs
-	if env := os.Getenv("NOKV_COORDINATOR_ADDR"); *f.addr != "" {
+	if named := f.env.variable("NOKV_COORDINATOR_ADDR"); *f.addr != "" {
 		t.hint = "That is what --coordinator-addr says"
 		t.addrs, err = splitAddrs("--coordinator-addr", *f.addr)
-	} else if env != "" {
+	} else if named != "" {
 		t.hint = "That is what NOKV_COORDINATOR_ADDR says"
-		t.addrs, err = splitAddrs("NOKV_COORDINATOR_ADDR", env)
-	} else if d := runningDev(); d != nil {
-		t.addrs, certs = d.Coordinators, d.certificates(certs)
+		t.addrs, err = splitAddrs("NOKV_COORDINATOR_ADDR", named)
+	} else if d := f.env.runningDev(); d != nil {
+		t.addrs, certs = d.Coordinators, d.certificates(f.env, certs)
 		t.hint = fmt.Sprintf("That is where `nokv dev` with process id %d should be", d.PID)
 	} else {
 		t.addrs = []string{config.DefaultCoordinatorAddr}
 		t.hint = "Start a cluster with `nokv dev`, or say where one is with --coordinator-addr or NOKV_COORDINATOR_ADDR"
 	}
 	if err == nil {
-		t.certs, err = certificates(certs, logger)
+		t.certs, err = f.env.certificates(certs, logger)
 	}
 	return t, err
 }
 
 // certificates is the folder that a command uses which finds d by itself.
-func (d *devFile) certificates(flagValue string) string {
-	if flagValue == "" && os.Getenv("NOKV_CERTS") == "" {
+func (d *devFile) certificates(e *env, flagValue string) string {
+	if flagValue == "" && e.variable("NOKV_CERTS") == "" {
 		return d.Certs
 	}
 	return flagValue
@@ -194,32 +198,32 @@ func (d *devFile) certificates(flagValue string) string {
 // resolve finds the root peers that the root commands talk to: the flag, those of the
 // coordinators that the environment names, a running `nokv dev`, the documented ports.
 func (r *rootFlags) resolve(ctx context.Context) (map[uint64]string, *mtls.Source, error) {
-	peers, dir, env := r.peers.peers, *r.certs, os.Getenv("NOKV_COORDINATOR_ADDR")
-	if len(peers) == 0 && env == "" {
+	peers, dir, named := r.peers.peers, *r.certs, r.env.variable("NOKV_COORDINATOR_ADDR")
+	if len(peers) == 0 && named == "" {
 		addrs := []string{"127.0.0.1:2380", "127.0.0.1:2381", "127.0.0.1:2382"}
-		if d := runningDev(); d != nil {
-			addrs, dir = d.RootPeers, d.certificates(dir)
+		if d := r.env.runningDev(); d != nil {
+			addrs, dir = d.RootPeers, d.certificates(r.env, dir)
 		}
 		peers = make(map[uint64]string, len(addrs))
 		for i, a := range addrs {
 			peers[uint64(i)+1] = a
 		}
 	}
-	certs, err := certificates(dir, cliLogger(*r.verbose))
+	certs, err := r.env.certificates(dir, r.env.logger(*r.verbose))
 	if err == nil && len(peers) == 0 {
-		peers, err = r.peersOf(ctx, env, certs)
+		peers, err = r.peersOf(ctx, named, certs)
 		r.peers.peers = peers // which are asked for once
 	}
 	return peers, certs, err
 }
 
 // peersOf are the root peers of the cluster of coordinators.
-func (r *rootFlags) peersOf(ctx context.Context, env string, certs *mtls.Source) (map[uint64]string, error) {
-	addrs, err := splitAddrs("NOKV_COORDINATOR_ADDR", env)
+func (r *rootFlags) peersOf(ctx context.Context, named string, certs *mtls.Source) (map[uint64]string, error) {
+	addrs, err := splitAddrs("NOKV_COORDINATOR_ADDR", named)
 	if err != nil {
 		return nil, err
 	}
-	cl, err := client.New(client.Config{Endpoints: addrs, TLS: certs, DefaultTimeout: 5 * time.Second, Logger: cliLogger(*r.verbose)})
+	cl, err := client.New(client.Config{Endpoints: addrs, TLS: certs, DefaultTimeout: 5 * time.Second, Logger: r.env.logger(*r.verbose)})
 	if err != nil {
 		return nil, usagef("%s", err)
 	}

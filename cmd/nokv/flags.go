@@ -20,11 +20,12 @@ type flags struct {
 	*flag.FlagSet
 	path   string
 	cmd    *command
+	env    *env
 	output string
 }
 
 func newFlags(path string, cmd *command) *flags {
-	f := &flags{FlagSet: flag.NewFlagSet(path, flag.ContinueOnError), path: path, cmd: cmd, output: "table"}
+	f := &flags{FlagSet: flag.NewFlagSet(path, flag.ContinueOnError), path: path, cmd: cmd, env: new(env), output: "table"}
 	f.SetOutput(io.Discard)
 	f.Usage = func() {}
 	return f

@@ -28,9 +28,8 @@ func eachCommand(c *command, path []string, fn func(c *command, path []string)) 
 // runHere runs a command line in this process.
 func runHere(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	code = run(t.Context(), args, &env{stdout: &out, stderr: &errs})
-	return code, out.String(), errs.String()
+	r := here(t, nil, args...)
+	return r.Code, r.Stdout, r.Stderr
 }
 
 func TestEveryCommandHasHelp(t *testing.T) {
@@ -83,6 +82,7 @@ func TestUnknownFlagsAndArgumentsAreUsageErrors(t *testing.T) {
 // Under -o json every error is one line of JSON on standard error, wherever it
 // was found.
 func TestErrorsInJSON(t *testing.T) {
+	away := nobody(t)
 	for _, o := range []struct {
 		line   string
 		code   int
@@ -93,7 +93,7 @@ func TestErrorsInJSON(t *testing.T) {
 		{"id -o json --no-such-flag", exitUsage, "usage", "no-such-flag"},
 		{"id --no-such-flag -o=json", exitUsage, "usage", "no-such-flag"},
 		{"nonsense -o json", exitUsage, "usage", "nonsense"},
-		{"id --coordinator-addr 127.0.0.1:1 --timeout 50ms -o json", exitUnavailable, "unavailable", "127.0.0.1:1"},
+		{"id --coordinator-addr " + away + " --timeout 50ms -o json", exitUnavailable, "unavailable", away},
 		{"root verify /nonexistent -o json", exitRefused, "failed", "/nonexistent"},
 		{"coordinator -o json", exitUsage, "usage", "-coordinator-id"},
 	} {

@@ -67,6 +67,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // Workers get what a hook gives them; a hook that hangs then costs its timeout, and the log says
 // so; a keyspace that is too full says so in nokv status and to its hook.
 func TestP61C31C35HooksOfAnApplication(t *testing.T) {
+	t.Parallel()
 	app := &receiver{}
 	server := httptest.NewServer(app)
 	t.Cleanup(server.Close)

@@ -29,6 +29,7 @@ const recoverWithin = proctest.Patience
 const lowLoad = 5
 
 func TestR04RandomKills(t *testing.T) {
+	t.Parallel()
 	seed := *killSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -76,7 +77,7 @@ func TestR04RandomKills(t *testing.T) {
 
 // victims chooses whom to kill at the same moment: mostly one, sometimes a
 // pair, now and then everybody.
-func victims(rng *rand.Rand, c *proctest.Cluster, most int) []int {
+func victims(rng *rand.Rand, c *cluster, most int) []int {
 	n := 1
 	switch roll := rng.IntN(10); {
 	case roll == 0:
@@ -88,7 +89,7 @@ func victims(rng *rand.Rand, c *proctest.Cluster, most int) []int {
 }
 
 // judge checks the load's record against the cluster, and the cluster with itself.
-func judge(ctx context.Context, t *testing.T, c *proctest.Cluster, l *load) {
+func judge(ctx context.Context, t *testing.T, c *cluster, l *load) {
 	t.Helper()
 	cl, err := client.New(client.Config{Endpoints: c.CoordinatorAddrs, TLS: c.TLS()})
 	if err != nil {
@@ -102,12 +103,12 @@ func judge(ctx context.Context, t *testing.T, c *proctest.Cluster, l *load) {
 
 // sameState waits until all root peers have applied the same and compares
 // their state hashes.
-func sameState(t *testing.T, c *proctest.Cluster) {
+func sameState(t *testing.T, c *cluster) {
 	t.Helper()
 	sameStateOf(t, c, 0, 1, 2)
 }
 
-func sameStateOf(t *testing.T, c *proctest.Cluster, members ...int) {
+func sameStateOf(t *testing.T, c *cluster, members ...int) {
 	t.Helper()
 	proctest.Eventually(t, recoverWithin, func() error {
 		peers := rootStatusOf(t, c)
@@ -126,7 +127,7 @@ func sameStateOf(t *testing.T, c *proctest.Cluster, members ...int) {
 }
 
 // rootStatusOf is what `nokv root status -o json` prints.
-func rootStatusOf(t *testing.T, c *proctest.Cluster) []rootPeerOutput {
+func rootStatusOf(t *testing.T, c *cluster) []rootPeerOutput {
 	t.Helper()
 	r := c.Run(append([]string{"root", "status", "-o", "json"}, c.RootFlags()...)...)
 	var peers []rootPeerOutput

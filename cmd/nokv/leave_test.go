@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -17,9 +16,9 @@ import (
 )
 
 // listed are the coordinators that the root has.
-func listed(t *testing.T, c *proctest.Cluster) []string {
+func listed(t *testing.T, c *cluster) []string {
 	t.Helper()
-	r := c.Run("coordinator", "list", "--strong", "-o", "json", "--coordinator-addr", c.CoordinatorAddrs[0])
+	r := c.Run("coordinator", "list", "--strong", "-o", "json", "--timeout", recoverWithin.String(), "--coordinator-addr", c.CoordinatorAddrs[0])
 	var out []coordinatorOutput
 	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
 		t.Fatalf("coordinator list: %v\n%s", err, r.Stderr)
@@ -35,6 +34,7 @@ func listed(t *testing.T, c *proctest.Cluster) []string {
 // process has ended. One that is killed stays, in the way of an upgrade, until an
 // operator takes it off; one that lives is refused, and comes back by itself.
 func TestCoordinatorsLeave(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	u := &upgrading{c, t, oldBuild(t)}
 	c.Builds = map[int]string{0: u.old, 1: u.old, 2: u.old, c.Size() - 1: u.old}
@@ -59,10 +59,7 @@ func TestCoordinatorsLeave(t *testing.T) {
 		}
 		return nil
 	})
-	c.Process(4).Signal(syscall.SIGTERM)
-	if code := c.Process(4).Wait(recoverWithin); code != 0 {
-		t.Errorf("exit status %d", code)
-	}
+	c.stop(4)
 	want("c1", "c3")
 
 	if r := remove("c3"); r.Code != 1 || !strings.Contains(r.Stderr, "still_running") {
@@ -96,7 +93,7 @@ func TestCoordinatorsLeave(t *testing.T) {
 }
 
 // takeOff takes a coordinator that lives off the list, which no coordinator does.
-func takeOff(t *testing.T, c *proctest.Cluster, id string) {
+func takeOff(t *testing.T, c *cluster, id string) {
 	t.Helper()
 	peers := map[uint64]string{}
 	for i, a := range c.RootAddrs {

@@ -73,7 +73,7 @@ type load struct {
 // startLoad begins the load; finish ends it.
 func startLoad(t testing.TB, endpoints []string) *load {
 	t.Helper()
-	return startPacedLoad(t, endpoints, tryFor, 0)
+	return startPacedLoad(t, endpoints, tryFor, 2*time.Millisecond)
 }
 
 // startPacedLoad is startLoad with another deadline of each request, and a pause

@@ -51,10 +51,20 @@ type command struct {
 // env is what a command may touch of its process.
 type env struct {
 	stdout, stderr io.Writer
+	// getenv reads a variable of the process's environment; nil: none is set.
+	getenv func(name string) string
 	// output is "table" or "json", also for errors.
 	output string
 	// said is the command line, which errors repeat.
 	said []string
+}
+
+// variable is one of the process's environment; empty when it is not set.
+func (e *env) variable(name string) string {
+	if e.getenv == nil {
+		return ""
+	}
+	return e.getenv(name)
 }
 
 func commands() *command {
@@ -76,7 +86,7 @@ func main() {
 	log.SetOutput(io.Discard) // lines of libraries: ours go through hclog
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	code := run(ctx, os.Args[1:], &env{stdout: os.Stdout, stderr: os.Stderr})
+	code := run(ctx, os.Args[1:], &env{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv})
 	stop()
 	os.Exit(code)
 }
@@ -95,6 +105,7 @@ func run(ctx context.Context, args []string, e *env) int {
 		return report(e, path, usageOfGroup(cmd, path, rest, e.stdout))
 	}
 	f := newFlags(path, cmd)
+	f.env = e
 	work := cmd.setup(f)
 	positional, err := f.parse(rest)
 	switch {

@@ -78,7 +78,7 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 	if err := o.check(addr); err != nil {
 		return err
 	}
-	tuneGC()
+	e.tuneGC()
 	logger, flush, err := s.logger(e, fmt.Sprintf("meta-root-%d", o.node))
 	if err != nil {
 		return err

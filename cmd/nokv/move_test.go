@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"syscall"
 	"testing"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
@@ -19,14 +18,7 @@ func TestARootPeerMoves(t *testing.T) {
 	c.StartAll()
 	c.WaitHealthy(recoverWithin)
 	const moved = 1
-	stop := func(member int) {
-		t.Helper()
-		c.Process(member).Signal(syscall.SIGTERM)
-		if code := c.Process(member).Wait(recoverWithin); code != 0 {
-			t.Fatalf("%s ended with status %d", c.Name(member), code)
-		}
-	}
-	stop(moved)
+	c.stop(moved)
 	addrs := proctest.Addrs(t, 2)
 	c.CommandLine = func(member int) []string {
 		if member != moved {
@@ -70,7 +62,7 @@ func TestARootPeerMoves(t *testing.T) {
 	await(2)
 	c.Process(0).WaitLog("correct -peer at the next start", recoverWithin)
 	for _, away := range []int{0, 2} { // The two that are left are a majority with the moved one.
-		stop(away)
+		c.stop(away)
 		proctest.Eventually(t, recoverWithin, func() error { return c.Healthy(3) })
 		if r := c.Run("id", "--coordinator-addr", c.Coordinators()); r.Code != 0 {
 			t.Errorf("without root peer %d: %s", away+1, r.Stderr)

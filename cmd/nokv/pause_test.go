@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -11,17 +12,20 @@ import (
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/test/size"
 )
 
-// pauseFor is many ttls and several election timeouts.
-const pauseFor = 3 * time.Second
+// pauseFor is several ttls and election timeouts.
+var pauseFor = size.Duration("pause", 1500*time.Millisecond, 3*time.Second, "stop a process for so long in TestPauses")
 
 // TestPauses stops the holder of the Tenure and the root's leader in the middle
 // of their work, as a suspended machine does, and lets them go on: they must
 // find out that they are no longer in charge before they answer.
 func TestPauses(t *testing.T) {
+	t.Parallel()
 	for _, ttl := range []string{"200ms", "0s"} {
 		t.Run("ttl "+ttl, func(t *testing.T) {
+			t.Parallel()
 			c := newCluster(t, 2)
 			c.CoordinatorFlags = []string{"-tenure-ttl", ttl}
 			c.StartAll()
@@ -30,18 +34,18 @@ func TestPauses(t *testing.T) {
 			l.waitProgress(lowLoad, recoverWithin, "before any pause")
 			for _, role := range []struct {
 				name string
-				find func(*testing.T, *proctest.Cluster) int
+				find func(*testing.T, *cluster) int
 			}{{"the holder", holderOf}, {"the root leader", leaderOf}} {
 				victim := c.Process(role.find(t, c))
 				victim.Signal(syscall.SIGSTOP)
 				begin := time.Now()
 				served := l.waitProgress(lowLoad, recoverWithin, "while "+role.name+" is stopped")
-				if rest := pauseFor - time.Since(begin); rest > 0 {
+				if rest := *pauseFor - time.Since(begin); rest > 0 {
 					time.Sleep(rest) // the pause itself
 				}
 				victim.Signal(syscall.SIGCONT)
 				l.waitProgress(lowLoad, recoverWithin, "after the pause of "+role.name)
-				testreport.Linef(t, "real processes: %s stopped for %s under load, tenure-ttl %s: served again after %s", role.name, pauseFor, ttl, served.Round(time.Millisecond))
+				testreport.Linef(t, "real processes: %s stopped for %s under load, tenure-ttl %s: served again after %s", role.name, *pauseFor, ttl, served.Round(time.Millisecond))
 			}
 			c.WaitHealthy(recoverWithin)
 			l.finish()
@@ -53,7 +57,7 @@ func TestPauses(t *testing.T) {
 }
 
 // holderOf finds the coordinator that holds the Tenure.
-func holderOf(t *testing.T, c *proctest.Cluster) int {
+func holderOf(t *testing.T, c *cluster) int {
 	t.Helper()
 	found := 0
 	proctest.Eventually(t, recoverWithin, func() error {
@@ -74,7 +78,7 @@ func holderOf(t *testing.T, c *proctest.Cluster) int {
 }
 
 // leaderOf finds the root peer that leads.
-func leaderOf(t *testing.T, c *proctest.Cluster) int {
+func leaderOf(t *testing.T, c *cluster) int {
 	t.Helper()
 	found := 0
 	proctest.Eventually(t, recoverWithin, func() error {
@@ -92,6 +96,7 @@ func leaderOf(t *testing.T, c *proctest.Cluster) int {
 // TestLogsThatNobodyReads has every process write its log into a pipe that is
 // full from the beginning.
 func TestLogsThatNobodyReads(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2)
 	for i := range c.Size() {
 		r, w, err := os.Pipe()
@@ -100,11 +105,20 @@ func TestLogsThatNobodyReads(t *testing.T) {
 		}
 		defer r.Close()
 		defer w.Close()
-		if err := w.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		raw, err := w.SyscallConn()
+		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := w.Write(make([]byte, 1<<22)); err == nil {
-			t.Fatalf("the pipe took %d bytes and is not full", n)
+		if err := raw.Write(func(fd uintptr) bool {
+			for err == nil {
+				_, err = syscall.Write(int(fd), make([]byte, 4096))
+			}
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(err, syscall.EAGAIN) {
+			t.Fatalf("the pipe is not full: %v", err)
 		}
 		c.StartWithStderr(i, w)
 	}
@@ -118,10 +132,7 @@ func TestLogsThatNobodyReads(t *testing.T) {
 		if !c.Process(i).Running() {
 			continue
 		}
-		c.Process(i).Signal(syscall.SIGTERM)
-		if code := c.Process(i).Wait(recoverWithin); code != 0 {
-			t.Errorf("%s: exit status %d", c.Name(i), code)
-		}
+		c.stop(i)
 	}
 }
 
@@ -132,6 +143,7 @@ const longTTL = "30s"
 // TestOrderlyStops stops and starts everything as an operator would: no id is
 // skipped, because every era retires with its exact frontier.
 func TestOrderlyStops(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2)
 	c.CoordinatorFlags = []string{"-tenure-ttl", longTTL}
 	next := uint64(1)
@@ -152,18 +164,12 @@ func TestOrderlyStops(t *testing.T) {
 	take("at first")
 
 	holder := holderOf(t, c)
-	c.Process(holder).Signal(syscall.SIGTERM)
-	if code := c.Process(holder).Wait(recoverWithin); code != 0 {
-		t.Errorf("holder: exit status %d after SIGTERM", code)
-	}
+	c.stop(holder)
 	take("after the holder stopped")
 	c.Start(holder)
 
 	leader := leaderOf(t, c)
-	c.Process(leader).Signal(syscall.SIGTERM)
-	if code := c.Process(leader).Wait(recoverWithin); code != 0 {
-		t.Errorf("root leader: exit status %d after SIGTERM", code)
-	}
+	c.stop(leader)
 	take("after the root leader stopped")
 	c.Start(leader)
 	c.WaitHealthy(recoverWithin)

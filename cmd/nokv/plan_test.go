@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,39 +9,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/coordinator/recorder"
-	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // C-48: an operator reshapes a keyspace that never evens out by itself: nokv plan shows what
 // would be done, changes nothing, and begins it when it is asked to; a coordinator that is not the
 // holder is no hindrance. What the planner saw can be recorded and replayed.
 func TestC48PlanAndApply(t *testing.T) {
-	h := &hosting{Cluster: newCluster(t, 2), t: t}
-	h.CommandLine = func(member int) []string {
-		args := h.Args(member)
-		if args[0] == "coordinator" {
-			args = append(args, "-record-every", "200ms")
-		}
-		return args
-	}
-	h.StartAll()
-	h.WaitHealthy(hostedWithin)
-	var err error
-	if h.client, err = client.New(client.Config{Endpoints: h.CoordinatorAddrs}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.client.Close() })
-	come := func() {
-		id := worker0(len(h.workers))
-		h.workers = append(h.workers, proctest.Start(t, h.Options(id, "worker", "--id", id, "--coordinator-addr", h.Coordinators(), "-o", "json")))
-		h.eventually(func(ctx context.Context) error { return h.connected(ctx, len(h.workers)) })
-	}
-	come()
+	t.Parallel()
+	h := startForWorkers(t, "-record-every", "200ms")
+	h.come()
 	h.must("keyspace", "create", "still", "--layout", "slots", "--slots", "20", "--liveness-interval", "200ms")
 	h.eventually(func(context.Context) error { return h.hosts(20, 0) })
-	come()
+	h.come()
 
 	plan := func(args ...string) (out planOutput) {
 		t.Helper()
@@ -138,11 +117,6 @@ func TestPlanWords(t *testing.T) {
 		{"coordinator -coordinator-id c -root-peer 1=h:1 -record-bytes 7", "-record-bytes", exitUsage},
 		{"coordinator -coordinator-id c -root-peer 1=h:1 -record-every 1ms", "-record-every", exitUsage},
 	} {
-		var stdout, stderr bytes.Buffer
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // what is not refused must not go on
-		if code := run(ctx, strings.Fields(c.line), &env{stdout: &stdout, stderr: &stderr}); code != c.code || !strings.Contains(stderr.String(), c.want) {
-			t.Errorf("nokv %s: exit status %d, %s", c.line, code, stderr.String())
-		}
+		wantRefused(t, c.line, c.code, c.want)
 	}
 }

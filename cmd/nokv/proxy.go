@@ -162,7 +162,7 @@ func (s *proxyServer) run(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
-	tuneGC()
+	e.tuneGC()
 	c, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, Logger: logger.Named("client")})
 	if err != nil {
 		return usagef("%s", err)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,19 +37,14 @@ func TestP80ProxysWords(t *testing.T) {
 		{"proxy --keyspace k --key-header H --max-body 0", "--max-body"},
 		{"proxy --keyspace k --key-header H extra", "no arguments"},
 	} {
-		var stdout, stderr bytes.Buffer
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		code := run(ctx, strings.Fields(c.line), &env{stdout: &stdout, stderr: &stderr})
-		if code != exitUsage || !strings.Contains(stderr.String(), c.want) {
-			t.Errorf("nokv %s: exit status %d, %s", c.line, code, stderr.String())
-		}
+		wantRefused(t, c.line, exitUsage, c.want)
 	}
 }
 
 // With certificates callers speak the protocol that they like, as curl and browsers take HTTP/2 where it
 // is offered.
 func TestP80NokvProxyWithCertificatesSpeaksWhatItOffers(t *testing.T) {
+	t.Parallel()
 	addrs, err := procs.Addrs(1)
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +52,7 @@ func TestP80NokvProxyWithCertificatesSpeaksWhatItOffers(t *testing.T) {
 	certs := proctest.NewCertificates(t, "test")
 	proctest.Start(t, proctest.Options{
 		Name: "proxy", Path: nokvPath(t), Env: nokvEnv(t),
-		Args: []string{"proxy", "--keyspace", "games", "--key-header", "K", "--addr", addrs[0], "--hold", "10ms", "--coordinator-addr", "127.0.0.1:1", "--certs", certs.Of(principal.Client, "proxy")},
+		Args: []string{"proxy", "--keyspace", "games", "--key-header", "K", "--addr", addrs[0], "--hold", "10ms", "--coordinator-addr", nobody(t), "--certs", certs.Of(principal.Client, "proxy")},
 	})
 	pair, err := tls.LoadX509KeyPair(filepath.Join(certs.Of(principal.Client, "web"), "tls.crt"), filepath.Join(certs.Of(principal.Client, "web"), "tls.key"))
 	if err != nil {
@@ -69,7 +63,7 @@ func TestP80NokvProxyWithCertificatesSpeaksWhatItOffers(t *testing.T) {
 		transport.Protocols.SetHTTP1(speaks[0])
 		transport.Protocols.SetHTTP2(speaks[1])
 		t.Cleanup(transport.CloseIdleConnections)
-		c := &http.Client{Transport: transport, Timeout: 5 * time.Second}
+		c := &http.Client{Transport: transport, Timeout: proctest.Patience}
 		for end := time.Now().Add(proctest.Patience); ; time.Sleep(20 * time.Millisecond) {
 			resp, err := c.Get("https://" + addrs[0]) // without a key, which is refused by the proxy itself
 			if err == nil {
@@ -90,6 +84,7 @@ func TestP80NokvProxyWithCertificatesSpeaksWhatItOffers(t *testing.T) {
 // Through a proxy, nobody sees a worker that is killed, or that ends in order, but by a request
 // that takes longer.
 func TestP84P85NokvProxyServesThroughAKill(t *testing.T) {
+	t.Parallel()
 	h := startHosting(t)
 	addrs, err := procs.Addrs(2)
 	if err != nil {
@@ -161,7 +156,7 @@ func TestP84P85NokvProxyServesThroughAKill(t *testing.T) {
 		}
 		after(4 * hostedPoints)
 		gaps[how] = append(gaps[how], time.Duration(longest.Load()))
-		h.workers[i] = proctest.Start(t, h.Options(worker0(i), "worker", "--id", worker0(i), "--coordinator-addr", h.Coordinators(), "-o", "json"))
+		h.start(i)
 		h.eventually(func(ctx context.Context) error { return h.connected(ctx, hostedWorkers) })
 		after(hostedPoints)
 	}

@@ -31,6 +31,7 @@ var (
 // its disk is gone, and another one takes its place, while nobody's request fails.
 // Then another old peer is killed: what serves on has the new one's vote.
 func TestReplaceALostRootPeer(t *testing.T) {
+	t.Parallel()
 	seed := *replaceSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -117,7 +118,7 @@ func replaceOne(t *testing.T, rng *rand.Rand, role string) {
 // replacing is a cluster of which one root peer is replaced.
 type replacing struct {
 	t *testing.T
-	c *proctest.Cluster
+	c *cluster
 	// lost counts from 0; node is the new peer's id.
 	lost, node int
 	options    proctest.Options

@@ -112,7 +112,7 @@ func (r *numbersAsker) waitMore(t *testing.T, n int) time.Duration {
 }
 
 // rootCommandJSON runs a command and decodes what it prints.
-func rootCommandJSON(t *testing.T, c *proctest.Cluster, out any, args ...string) {
+func rootCommandJSON(t *testing.T, c *cluster, out any, args ...string) {
 	t.Helper()
 	r := c.Run(append(args, "-o", "json")...)
 	if err := json.Unmarshal([]byte(r.Stdout), out); r.Code != 0 || err != nil {
@@ -125,6 +125,7 @@ func rootCommandJSON(t *testing.T, c *proctest.Cluster, out any, args ...string)
 // gave out behind the backup are given out by nobody again, and what still runs
 // of it is refused by name.
 func TestRestore(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2)
 	c.StartAll()
 	c.WaitHealthy(recoverWithin)
@@ -229,7 +230,7 @@ func TestRestore(t *testing.T) {
 
 // restartRestored starts the new cluster's root peers where the old ones were,
 // and one of the old peers, with its old folder, somewhere else.
-func restartRestored(t *testing.T, c *proctest.Cluster, made restoreOutput) *proctest.Process {
+func restartRestored(t *testing.T, c *cluster, made restoreOutput) *proctest.Process {
 	t.Helper()
 	lost := filepath.Join(c.Dir, "lost")
 	if err := os.Rename(c.Workdir(2), lost); err != nil {

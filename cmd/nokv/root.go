@@ -25,6 +25,7 @@ func rootCommand() *command {
 
 // rootFlags are the flags of commands that talk to root peers.
 type rootFlags struct {
+	env     *env
 	peers   peerMap
 	certs   *string
 	timeout *time.Duration
@@ -34,7 +35,7 @@ type rootFlags struct {
 func (f *flags) root() *rootFlags { return f.rootWithin(5 * time.Second) }
 
 func (f *flags) rootWithin(timeout time.Duration) *rootFlags {
-	r := &rootFlags{}
+	r := &rootFlags{env: f.env}
 	f.Var(&r.peers, "root-peer", "root peer `ID=ADDR`: its node id and gRPC address; repeat for each (default: those of the coordinators in NOKV_COORDINATOR_ADDR, of a running `nokv dev`, 127.0.0.1:2380 to 2382)")
 	r.certs = f.certsFlag()
 	r.timeout = f.duration("timeout", timeout, "`time` to wait for the whole command")
@@ -53,7 +54,7 @@ func (r *rootFlags) callAs(ctx context.Context, reader string, timeout time.Dura
 	if err != nil {
 		return err
 	}
-	cl, err := rootclient.New(rootclient.Config{Peers: peers, ReaderID: reader, TLS: certs, Logger: cliLogger(*r.verbose)})
+	cl, err := rootclient.New(rootclient.Config{Peers: peers, ReaderID: reader, TLS: certs, Logger: r.env.logger(*r.verbose)})
 	if err != nil {
 		return usagef("%s", err)
 	}

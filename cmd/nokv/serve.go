@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -66,7 +65,7 @@ func (s *serverFlags) budget() *budget.Budget {
 	if s.memory == 0 {
 		return budget.New(budget.Default())
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
+	if s.flags.env.variable("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(s.memory))
 	}
 	return budget.New(s.memory)
@@ -164,8 +163,8 @@ const (
 var spare []byte
 
 // tuneGC sets serverGC, unless GOGC says something.
-func tuneGC() {
-	if os.Getenv("GOGC") == "" && spare == nil {
+func (e *env) tuneGC() {
+	if e.variable("GOGC") == "" && spare == nil {
 		spare = make([]byte, spareBytes)
 		debug.SetGCPercent(serverGC)
 	}

@@ -94,10 +94,10 @@ func (s *sidecarFlags) check(command []string) error {
 		return usagef("--poll means that the process asks, and --app where it is asked: leave out one of them")
 	case len(command) == 0 && !s.poll && s.app == "":
 		return usagef("say what to run, behind --, or with --app where a process that runs is asked")
-	case len(command) == 0 && os.Getenv(sidecarToken) == "":
+	case len(command) == 0 && s.flags.env.variable(sidecarToken) == "":
 		return usagef("set %s here and for the process that runs already: openssl rand -hex 32 makes one", sidecarToken)
-	case os.Getenv(sidecarToken) != "" && len(os.Getenv(sidecarToken)) < 16:
-		return usagef("%s has %d characters, which can be guessed: openssl rand -hex 32 makes one", sidecarToken, len(os.Getenv(sidecarToken)))
+	case s.flags.env.variable(sidecarToken) != "" && len(s.flags.env.variable(sidecarToken)) < 16:
+		return usagef("%s has %d characters, which can be guessed: openssl rand -hex 32 makes one", sidecarToken, len(s.flags.env.variable(sidecarToken)))
 	case len(command) == 0 && s.probe != "" && s.probe != "none":
 		return usagef("--probe-address is closed when the process has ended, which nobody knows of one that this command does not run: leave it out")
 	case len(command) == 0 && s.poll && *s.hang == 0:
@@ -155,7 +155,7 @@ func (s *sidecarFlags) run(ctx context.Context, e *env, command []string) error 
 	defer c.Close()
 	err = sidecar.Run(ctx, sidecar.Config{
 		Command: command, Stdin: os.Stdin, Stdout: e.stdout, Stderr: e.stderr,
-		App: s.app, Poll: s.poll, Control: s.control, Token: os.Getenv(sidecarToken), Anywhere: s.insecure,
+		App: s.app, Poll: s.poll, Control: s.control, Token: s.flags.env.variable(sidecarToken), Anywhere: s.insecure,
 		Ready: *s.ready, Hang: *s.hang, Drain: *s.drain, Grace: *s.grace, Reach: !s.unseen,
 		Member: member.Config{
 			ID: s.id, Address: s.address, ProbeAddress: s.probeAddress(command), Labels: s.labels, Capacity: s.capacity, Kind: s.kind,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +25,6 @@ import (
 )
 
 func TestC06SidecarsWords(t *testing.T) {
-	t.Setenv(sidecarToken, "")
 	for _, c := range []struct{ line, want string }{
 		{"sidecar --address 127.0.0.1:1 -- true", "--id"},
 		{"sidecar --id g1 -- true", "--address"},
@@ -42,19 +40,14 @@ func TestC06SidecarsWords(t *testing.T) {
 		{"sidecar --id g1 --address 127.0.0.1:1 --ready 0s -- true", "more than 0"},
 		{"sidecar --id g1 --address 127.0.0.1:1 --keyspace a --keyspace a -- true", "stands twice"},
 	} {
-		var stdout, stderr bytes.Buffer
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		code := run(ctx, strings.Fields(c.line), &env{stdout: &stdout, stderr: &stderr})
-		if code != exitUsage || !strings.Contains(stderr.String(), c.want) {
-			t.Errorf("nokv %s: exit status %d, %s", c.line, code, stderr.String())
-		}
+		wantRefused(t, c.line, exitUsage, c.want, sidecarToken+"=")
 	}
 }
 
 // A process that is no member: its exit status is kept, and it is not started again. No cluster
 // is asked before it is ready.
 func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
+	t.Parallel()
 	addrs, err := procs.Addrs(1)
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +58,8 @@ func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close) // behind the subtests
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(hangs.Close)
 	for name, c := range map[string]struct {
 		flags, shell string
 		code         int
@@ -75,13 +70,14 @@ func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
 		"ends well before it began":  {"", "exit 0", 1, "it has to stay"},
 		"ignores the sidecar":        {"--ready 300ms", "sleep 100", 1, "was not ready within 300ms"},
 		"never polls":                {"--poll --ready 300ms", "sleep 100", 1, "has not asked GET /nokv/next"},
-		"cannot be reached":          {"--ready 300ms --app " + server.URL, "sleep 100", 1, "nobody can be reached at --address"},
+		"answers nothing":            {"--ready 300ms --app " + hangs.URL, "sleep 100", 1, "was not ready within 300ms"},
+		"cannot be reached":          {"--ready 3s --app " + server.URL, "sleep 100", 1, "nobody can be reached at --address"},
 		"leaves a child that serves": {"", "sleep 100 & exit 3", 3, "exit status 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			count := filepath.Join(t.TempDir(), "starts")
-			args := append(strings.Fields("sidecar --id g1 --address "+addrs[0]+" --coordinator-addr 127.0.0.1:1 "+c.flags), "--", "sh", "-c", "echo x >> "+count+"; "+c.shell)
+			args := append(strings.Fields("sidecar --id g1 --address "+addrs[0]+" --coordinator-addr "+nobody(t)+" "+c.flags), "--", "sh", "-c", "echo x >> "+count+"; "+c.shell)
 			r := proctest.Run(t, proctest.Options{Name: "sidecar", Path: nokvPath(t), Env: nokvEnv(t), Args: args})
 			if r.Code != c.code || !strings.Contains(r.Stderr, c.says) {
 				t.Errorf("exit status %d, %s", r.Code, r.Stderr)
@@ -96,6 +92,7 @@ func TestC06SidecarOfAProcessThatIsNoMember(t *testing.T) {
 // Who kills the sidecar ends what its process has started too: it would serve as the owner, and
 // nobody would know of it.
 func TestC06AKilledSidecarLeavesNoChildren(t *testing.T) {
+	t.Parallel()
 	for name, shell := range map[string]string{
 		"the process waits for its child": "sleep 1000 & echo $!; wait",
 		"the process has ended before":    "sh -c 'sleep 1000 & echo $!'; kill -STOP $PPID; exit 0",
@@ -108,7 +105,7 @@ func TestC06AKilledSidecarLeavesNoChildren(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer theirs.Close()
-			cmd := exec.Command(nokvPath(t), "sidecar", "--id", "g1", "--address", "127.0.0.1:1", "--coordinator-addr", "127.0.0.1:1", "--ready", "1h", "--", "sh", "-c", shell)
+			cmd := exec.Command(nokvPath(t), "sidecar", "--id", "g1", "--address", nobody(t), "--coordinator-addr", nobody(t), "--ready", "1h", "--", "sh", "-c", shell)
 			cmd.Env, cmd.Stdout = append(os.Environ(), nokvEnv(t)...), ours
 			err = cmd.Start()
 			_ = ours.Close() // now those alone have it who were started
@@ -151,7 +148,7 @@ func needProgram(t *testing.T, name string) {
 
 // counters are sidecars of the examples behind a proxy.
 type counters struct {
-	*proctest.Cluster
+	*cluster
 	t        *testing.T
 	language string
 	folder   string
@@ -171,10 +168,10 @@ type counted struct {
 func startCounters(t *testing.T, language string) *counters {
 	t.Helper()
 	needProgram(t, language)
-	c := &counters{Cluster: newCluster(t, 2), t: t, language: language, folder: t.TempDir(), sidecars: map[string]*proctest.Process{}, address: map[string]string{}}
+	c := &counters{cluster: newCluster(t, 2), t: t, language: language, folder: t.TempDir(), sidecars: map[string]*proctest.Process{}, address: map[string]string{}}
 	c.StartAll()
 	c.WaitHealthy(hostedWithin)
-	if r := proctest.Run(t, c.Options("create", "keyspace", "create", "games", "--preset", "games", "--coordinator-addr", c.Coordinators())); r.Code != 0 {
+	if r := c.Run("keyspace", "create", "games", "--preset", "games", "--coordinator-addr", c.Coordinators()); r.Code != 0 {
 		t.Fatalf("create a keyspace: %s", r.Stderr)
 	}
 	addrs, err := procs.Addrs(4)
@@ -254,6 +251,7 @@ const countedKeys = 6
 // A counter service behind a proxy, in another language, while its owners are killed in each
 // way: no request fails, and what was acknowledged is there, once.
 func TestC06P84CountersSurviveTheirOwners(t *testing.T) {
+	t.Parallel()
 	for language := range languages {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()

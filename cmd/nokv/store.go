@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
-	"os"
 	"time"
 
 	"github.com/nokv/nokv/config"
@@ -74,7 +73,7 @@ func (o *storeOptions) serve(ctx context.Context, e *env, s *serverFlags) error 
 	if err := checkListen(addr, cfg.Advertise); err != nil {
 		return err
 	}
-	tuneGC()
+	e.tuneGC()
 	logger, flush, err := s.logger(e, fmt.Sprintf("store-%d", *o.id))
 	if err != nil {
 		return err
@@ -124,7 +123,7 @@ func (o *storeOptions) resolve(s *serverFlags) (*store.Config, string, error) {
 	cfg := &store.Config{StoreID: *o.id, Workdir: *o.workdir, Keyspace: *o.keyspace, Heartbeat: *o.heartbeat, Rebind: *o.rebind, StoreAddrs: map[uint64]string{}}
 	addr, coordinators := *s.addr, *o.coordinators
 	if coordinators == "" {
-		coordinators = os.Getenv("NOKV_COORDINATOR_ADDR")
+		coordinators = s.flags.env.variable("NOKV_COORDINATOR_ADDR")
 	}
 	if file != nil {
 		if err := fromFile(cfg, &addr, &coordinators, file, scope); err != nil {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
@@ -18,8 +17,9 @@ import (
 // A folder that is put back from before a run of its store ends that store, by name, when
 // coordinators answer; --rebind takes it as it is.
 func TestN65OlderFolders(t *testing.T) {
+	t.Parallel()
 	s := startStores(t, newCluster(t, 1))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hostedWithin)
 	defer cancel()
 	if _, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: rooted.DefaultKeyspace, Owners: []rooted.Owner{{Member: "store-1"}}}); err != nil {
 		t.Fatal(err)
@@ -63,6 +63,7 @@ func TestN65OlderFolders(t *testing.T) {
 
 // A folder of another cluster is told by name, with what may be done about it.
 func TestN65FoldersOfAnotherCluster(t *testing.T) {
+	t.Parallel()
 	s := startStores(t, newCluster(t, 1))
 	s.processes[0].Signal(syscall.SIGTERM)
 	if code := s.processes[0].Wait(hostedWithin); code != 0 {
@@ -70,7 +71,7 @@ func TestN65FoldersOfAnotherCluster(t *testing.T) {
 	}
 	other := newCluster(t, 1)
 	settle(t, other)
-	r := other.Run("serve", "--coordinator-addr", other.Coordinators(), "--store-id", "1", "--workdir", s.workdir(0), "--addr", s.addrs[0])
+	r := other.RunProcess("serve", "--coordinator-addr", other.Coordinators(), "--store-id", "1", "--workdir", s.workdir(0), "--addr", s.addrs[0])
 	if r.Code != exitRefused || !strings.Contains(r.Stderr, "this workdir is of another cluster") || !strings.Contains(r.Stderr, "an empty --workdir") {
 		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
 	}

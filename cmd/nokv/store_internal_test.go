@@ -24,7 +24,6 @@ func resolveStore(t *testing.T, args ...string) (*store.Config, string) {
 	if err := os.WriteFile(path, []byte(storeConfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("NOKV_COORDINATOR_ADDR", "")
 	f := newFlags("nokv serve", serveCommand())
 	s, o := storeFlags(f)
 	if _, err := f.parse(append(args, "--config", path)); err != nil {

@@ -27,7 +27,7 @@ import (
 
 // stores is a cluster with two stores as processes, and a client that routes to them.
 type stores struct {
-	*proctest.Cluster
+	*cluster
 	t         *testing.T
 	certs     *mtls.Source // of an operator; nil: none
 	client    *client.Client
@@ -36,9 +36,9 @@ type stores struct {
 	conns     map[string]storev1.StoreClient
 }
 
-func startStores(t *testing.T, c *proctest.Cluster) *stores {
+func startStores(t *testing.T, c *cluster) *stores {
 	t.Helper()
-	s := &stores{Cluster: c, t: t, processes: make([]*proctest.Process, 2), conns: map[string]storev1.StoreClient{}}
+	s := &stores{cluster: c, t: t, processes: make([]*proctest.Process, 2), conns: map[string]storev1.StoreClient{}}
 	s.StartAll()
 	s.WaitHealthy(hostedWithin)
 	if c.Certs != nil {
@@ -175,8 +175,9 @@ func roles(st *storev1.StatusResponse) string {
 // TestN64Serve: two stores as a user starts them: routes, epochs, a split, the hint that
 // evens out leads, a kill, a start while no coordinator answers.
 func TestN64Serve(t *testing.T) {
+	t.Parallel()
 	s := startStores(t, newCluster(t, 1))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hostedWithin)
 	defer cancel()
 	if _, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: rooted.DefaultKeyspace, Owners: []rooted.Owner{{Member: "store-1"}, {Member: "store-2"}}}); err != nil {
 		t.Fatal(err)
@@ -239,7 +240,7 @@ func TestN64Serve(t *testing.T) {
 	if code := s.processes[0].Wait(hostedWithin); code != 0 {
 		t.Errorf("exit status %d after SIGTERM", code)
 	}
-	r := s.Run("serve", "--coordinator-addr", s.Coordinators(), "--store-id", "3", "--workdir", s.workdir(0), "--addr", s.addrs[0])
+	r := s.RunProcess("serve", "--coordinator-addr", s.Coordinators(), "--store-id", "3", "--workdir", s.workdir(0), "--addr", s.addrs[0])
 	if r.Code != exitRefused || !strings.Contains(r.Stderr, "is the workdir of store 1, not of store 3") {
 		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
 	}
@@ -248,8 +249,9 @@ func TestN64Serve(t *testing.T) {
 // With certificates a store is member store-N to everybody: a client reads and writes, an
 // operator changes regions, and copies come from the store that leads alone.
 func TestSecureStores(t *testing.T) {
+	t.Parallel()
 	s := startStores(t, newCluster(t, 1).Secure())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hostedWithin)
 	defer cancel()
 	if _, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: rooted.DefaultKeyspace, Owners: []rooted.Owner{{Member: "store-1"}, {Member: "store-2"}}}); err != nil {
 		t.Fatal(err)
@@ -283,7 +285,7 @@ func TestSecureStores(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.wantAll(map[string]string{"a": "1", "b": "2"})
-	r := s.Run("serve", "--coordinator-addr", s.Coordinators(), "--store-id", "3", "--workdir", t.TempDir(), "--addr", "127.0.0.1:0",
+	r := s.RunProcess("serve", "--coordinator-addr", s.Coordinators(), "--store-id", "3", "--workdir", t.TempDir(), "--addr", "127.0.0.1:0",
 		"--certs", s.Certs.Of(principal.Member, "store-1"))
 	if r.Code != exitUsage || !strings.Contains(r.Stderr, "this process is member/store-3") {
 		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
@@ -301,7 +303,7 @@ func (s *stores) shown(ctx context.Context, i int) []*storev1.HostedRegion {
 
 func httpGet(t *testing.T, url string) string {
 	t.Helper()
-	c := http.Client{Timeout: 5 * time.Second}
+	c := http.Client{Timeout: hostedWithin}
 	defer c.CloseIdleConnections()
 	resp, err := c.Get(url)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/seal"
@@ -22,6 +21,7 @@ import (
 // own state, until it hears that it is revoked. Keys are sealed where the processes
 // have a secret file; one without it, and one with another, say so and serve the rest.
 func TestBearerTokens(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2).Secure()
 	dir := t.TempDir()
 	file := func(name string) string {
@@ -134,7 +134,7 @@ func TestBearerTokens(t *testing.T) {
 		t.Error("a client made a token")
 	}
 	for member := range c.Size() {
-		if r := c.Run(append(c.Args(member), "-secret-file", filepath.Join(dir, "none"))...); r.Code == exitOK {
+		if r := c.RunProcess(append(c.Args(member), "-secret-file", filepath.Join(dir, "none"))...); r.Code == exitOK {
 			t.Errorf("%s starts without the secret file that it is given", c.Name(member))
 		}
 	}
@@ -142,7 +142,7 @@ func TestBearerTokens(t *testing.T) {
 
 // getWith asks without a certificate, and says what is not as wanted.
 func getWith(address, token string, status int, words string) error {
-	web := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	web := http.Client{Timeout: recoverWithin, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer web.CloseIdleConnections()
 	req, err := http.NewRequest(http.MethodGet, "https://"+address, http.NoBody)
 	if err != nil {

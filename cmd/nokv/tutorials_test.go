@@ -12,23 +12,48 @@ import (
 	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
-// tutorials are the pages, by name: what has to be installed and free for them, and what the commands of
-// each must have said at the end.
+// tutorials are the pages, by name: what has to be installed for them, the words in which they name ports,
+// with PORT where the number of a free one stands in the test, and what the commands of each must have said
+// at the end. A page's word for several ports behind each other, from the first, has PORTS.
 var tutorials = map[string]struct {
 	tools []string
-	ports []int
+	ports [][2]string
 	judge func(t *testing.T, said string)
 }{
-	"any-language.md": {[]string{"pkill", "python3", "curl"}, []int{8080, 8081, 9001, 9002, 9003}, judgeAnyLanguage},
-	"database.md":     {[]string{"pkill", "sed"}, []int{20161, 20162, 20163}, judgeDatabase},
+	"any-language.md": {[]string{"pkill", "python3", "curl"}, [][2]string{{"8080", "PORT"}, {"8081", "PORT"}, {"9001", "PORT"}, {"9002", "PORT"}, {"9003", "PORT"}}, judgeAnyLanguage},
+	"database.md":     {[]string{"pkill", "sed"}, [][2]string{{"2016$n", "$((PORTS + n))"}, {"2016${owner#store-}", "$((PORTS + ${owner#store-}))"}}, judgeDatabase},
 	"actors.md":       {[]string{"pkill", "sed", "curl"}, nil, judgeActors},
-	"games.md":        {[]string{"pkill", "curl"}, []int{8070, 8071}, judgeGames},
-	"tenantpool.md":   {[]string{"pkill", "curl", "initdb", "postgres"}, []int{8090}, judgeTenantPool},
+	"games.md":        {[]string{"pkill", "curl"}, [][2]string{{"127.0.0.1:8070", "127.0.0.1:PORT"}, {"8071", "PORT"}}, judgeGames},
+	"tenantpool.md":   {[]string{"pkill", "curl", "initdb", "postgres"}, [][2]string{{"8090", "PORT"}}, judgeTenantPool},
 	"streams.md":      {[]string{"pkill", "sed"}, nil, judgeStreams},
+}
+
+// ownPorts puts free ports in the place of those that a page names.
+func ownPorts(t *testing.T, script string, ports [][2]string) string {
+	t.Helper()
+	together := ""
+	for _, p := range ports {
+		if !strings.Contains(script, p[0]) {
+			t.Errorf("the tutorial does not name a port by %s", p[0])
+		}
+		if strings.Contains(p[1], "PORTS") && together == "" {
+			together = fmt.Sprint(freeTogether(t, 1, 2, 3))
+		}
+		to := strings.ReplaceAll(p[1], "PORTS", together)
+		if strings.Contains(to, "PORT") {
+			to = strings.ReplaceAll(to, "PORT", fmt.Sprint(freeTogether(t)))
+		}
+		script = strings.ReplaceAll(script, p[0], to)
+		if p[0] == "127.0.0.1:8070" { // which the example asks unless it is told another one
+			script = strings.ReplaceAll(script, "./games move", "./games move --proxy "+to)
+		}
+	}
+	return script
 }
 
 // Every tutorial, word for word: what it has for a shell is run by one.
 func TestTutorials(t *testing.T) {
+	t.Parallel()
 	pages, err := filepath.Glob(repositoryFile(t, "docs/tutorials") + "/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -55,13 +80,8 @@ func TestTutorials(t *testing.T) {
 					}
 				}
 			}
-			for _, port := range c.ports {
-				if addr := fmt.Sprintf("127.0.0.1:%d", port); !proctest.Free(addr) {
-					t.Skipf("SKIPPED: %s is in use, and the tutorial needs it", addr)
-				}
-			}
 			t.Parallel()
-			c.judge(t, followTutorial(t, name))
+			c.judge(t, followTutorial(t, name, c.ports))
 		})
 	}
 }
@@ -74,7 +94,7 @@ var (
 
 // followTutorial runs a page's commands in an empty folder, and returns what they said. What they build is
 // built before: nokv is this binary.
-func followTutorial(t *testing.T, name string) string {
+func followTutorial(t *testing.T, name string, ports [][2]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	script, waits := "set -e\n", ""
@@ -109,9 +129,9 @@ func followTutorial(t *testing.T, name string) string {
 	if err := os.Symlink(repositoryFile(t, "examples"), filepath.Join(dir, "examples")); err != nil {
 		t.Fatal(err)
 	}
-	script = builds.ReplaceAllString(script, "")
+	script = ownPorts(t, builds.ReplaceAllString(script, ""), ports)
 	p := proctest.Start(t, proctest.Options{Name: "tutorial", Path: "/bin/bash", Env: nokvEnv(t), Dir: dir, Parent: true, Args: []string{"-c", script}})
-	if code := p.Wait(proctest.Patience); code != 0 {
+	if code := p.Wait(2 * proctest.Patience); code != 0 { // its own waits are of a minute each
 		t.Fatalf("exit status %d", code)
 	}
 	return p.Log()

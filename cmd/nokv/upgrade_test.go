@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,27 +20,42 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// oldBuild builds a nokv that understands feature level 1 and no more.
+// oldNoKV builds a nokv that understands feature level 1 and no more, once. go build
+// links each time; go run keeps what it linked.
+var oldNoKV = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "nokv-old-")
+	if err != nil {
+		return "", err
+	}
+	foldersOfAll = append(foldersOfAll, dir)
+	path := filepath.Join(dir, "nokv")
+	out, err := exec.Command("go", "run", "-ldflags", "-X github.com/nokv/nokv/meta/root/state.supported=1", "-exec", "cp", ".", path).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// oldBuild is the path of what oldNoKV built.
 func oldBuild(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "nokv-old")
-	out, err := exec.Command("go", "build", "-ldflags", "-X github.com/nokv/nokv/meta/root/state.supported=1", "-o", path, ".").CombinedOutput()
+	path, err := oldNoKV()
 	if err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+		t.Fatal(err)
 	}
 	return path
 }
 
 // upgrading is a cluster whose members run one of two builds.
 type upgrading struct {
-	*proctest.Cluster
+	*cluster
 	t   *testing.T
 	old string
 }
 
 func newUpgrading(t *testing.T, old string) *upgrading {
 	t.Helper()
-	u := &upgrading{Cluster: newCluster(t, 2), t: t, old: old}
+	u := &upgrading{cluster: newCluster(t, 2), t: t, old: old}
 	u.Builds = map[int]string{}
 	for i := range u.Size() {
 		u.Builds[i] = old
@@ -59,10 +75,7 @@ func (u *upgrading) restart(member int, old bool) {
 // begin is restart that does not wait until the member serves.
 func (u *upgrading) begin(member int, old bool) *proctest.Process {
 	u.t.Helper()
-	u.Process(member).Signal(syscall.SIGTERM)
-	if code := u.Process(member).Wait(recoverWithin); code != 0 {
-		u.t.Errorf("%s: exit status %d\n%s", u.Name(member), code, u.Process(member).Tail())
-	}
+	u.stop(member)
 	delete(u.Builds, member)
 	if old {
 		u.Builds[member] = u.old
@@ -73,11 +86,15 @@ func (u *upgrading) begin(member int, old bool) *proctest.Process {
 // levels is what `nokv root upgrade` says.
 func (u *upgrading) levels(args ...string) (upgradeOutput, proctest.Result) {
 	u.t.Helper()
-	r := u.Run(append(append([]string{"root", "upgrade", "-o", "json"}, args...), u.RootFlags()...)...)
+	var r proctest.Result
 	var out upgradeOutput
-	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
-		u.t.Fatalf("root upgrade: %v\n%s\n%s", err, r.Stdout, r.Stderr)
-	}
+	proctest.Eventually(u.t, recoverWithin, func() error { // there may be no leader
+		r = u.Run(append(append([]string{"root", "upgrade", "-o", "json"}, args...), u.RootFlags()...)...)
+		if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
+			return fmt.Errorf("root upgrade: %w\n%s\n%s", err, r.Stdout, r.Stderr)
+		}
+		return nil
+	})
 	return out, r
 }
 
@@ -101,6 +118,7 @@ func (u *upgrading) planMove() error {
 // one step back on the way. Nothing above the feature level is taken before it is
 // raised, and nobody below it is let in afterwards.
 func TestRollingUpgrade(t *testing.T) {
+	t.Parallel()
 	old := oldBuild(t)
 	t.Run("raised by the operator", func(t *testing.T) {
 		t.Parallel()
@@ -165,7 +183,7 @@ func TestRollingUpgrade(t *testing.T) {
 		l.finish()
 		ctx, cancel := context.WithTimeout(t.Context(), recoverWithin)
 		defer cancel()
-		judge(ctx, t, u.Cluster, l)
+		judge(ctx, t, u.cluster, l)
 		testreport.Linef(t, "real processes: two builds, a rolling upgrade of %d under load with a step back: raised after %s, %d calls failed, the old build refused",
 			u.Size(), raised.Round(time.Millisecond), l.failed[loadID].Load()+l.failed[loadTso].Load()+l.failed[loadPublish].Load())
 	})
@@ -183,7 +201,7 @@ func TestRollingUpgrade(t *testing.T) {
 			}
 			return nil
 		})
-		sameState(t, u.Cluster)
+		sameState(t, u.cluster)
 		testreport.Linef(t, "real processes: two builds, the feature level raised by itself %s after the last one was new", time.Since(begin).Round(100*time.Millisecond))
 	})
 }

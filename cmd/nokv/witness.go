@@ -132,7 +132,7 @@ func (w *witnessFlags) proof(ctx context.Context) (*proof, error) {
 		r, err := audit.Backup(w.backup)
 		return fromFiles(r, err, "backup "+w.backup)
 	case len(w.peers.peers) > 0:
-		root := &rootFlags{peers: w.peers, certs: w.client.ends.certs, timeout: w.client.timeout, verbose: w.client.verbose}
+		root := &rootFlags{env: w.client.ends.env, peers: w.peers, certs: w.client.ends.certs, timeout: w.client.timeout, verbose: w.client.verbose}
 		var p *proof
 		err := root.call(ctx, *root.timeout, func(ctx context.Context, cl *rootclient.Client) (err error) {
 			if err := root.letsIn(ctx); err != nil {

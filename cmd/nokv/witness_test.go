@@ -146,7 +146,7 @@ func TestWitnessJudgesHistories(t *testing.T) {
 
 // witnessHolds asks the Witness of a cluster until it sees that all holds: what a
 // handover that it meets half way comes to, only the next look tells.
-func witnessHolds(t *testing.T, c *proctest.Cluster, args ...string) {
+func witnessHolds(t *testing.T, c *cluster, args ...string) {
 	t.Helper()
 	proctest.Eventually(t, recoverWithin, func() error {
 		r := c.Run(append([]string{"witness"}, args...)...)
@@ -167,7 +167,7 @@ func TestWitnessOfAKilledCluster(t *testing.T) {
 	env, dir := nokvEnv(t), filepath.Join(t.TempDir(), "dev")
 	ask := func(want int, args ...string) witnessOutput {
 		t.Helper()
-		r := proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: env, Args: append([]string{"witness", "-o", "json"}, args...)})
+		r := here(t, env, append([]string{"witness", "-o", "json"}, args...)...)
 		var out witnessOutput
 		if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil && r.Stdout != "" {
 			t.Fatal(err)
@@ -185,7 +185,7 @@ func TestWitnessOfAKilledCluster(t *testing.T) {
 	takeIDs := func() {
 		t.Helper()
 		call := history.Call{Client: "test", Op: history.OpID, CallNS: int64(time.Since(began))}
-		r := proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: env, Args: []string{"id", "--count", "10", "-o", "json"}})
+		r := here(t, env, "id", "--count", "10", "-o", "json")
 		var out idOutput
 		if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
 			t.Fatalf("%v\n%s%s", err, r.Stdout, r.Stderr)
@@ -216,7 +216,7 @@ func TestWitnessOfAKilledCluster(t *testing.T) {
 
 	dev := startDev(t, env, dir)
 	takeIDs()
-	if r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: []string{"witness", "--workdir", filepath.Join(dir, "meta-root-1")}}); r.Code != exitRefused || !strings.Contains(r.Stderr, "is in use by another process") {
+	if r := here(t, env, "witness", "--workdir", filepath.Join(dir, "meta-root-1")); r.Code != exitRefused || !strings.Contains(r.Stderr, "is in use by another process") {
 		t.Errorf("a workdir in use: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	dev.Signal(syscall.SIGKILL)

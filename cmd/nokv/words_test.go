@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -23,13 +21,7 @@ func TestMembersWords(t *testing.T) {
 		{"sidecar --id g1 --address 127.0.0.1:1 --keyspace=", "one is empty"},
 		{"sidecar --id g1 --address 127.0.0.1:1 --keyspaces a,b --keyspace a", "a stands twice"},
 	} {
-		var stdout, stderr bytes.Buffer
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // what is not refused must not go on
-		code := run(ctx, strings.Fields(c.line), &env{stdout: &stdout, stderr: &stderr})
-		if code != exitUsage || !strings.Contains(stderr.String(), c.want) {
-			t.Errorf("nokv %s: exit status %d, %s", c.line, code, stderr.String())
-		}
+		wantRefused(t, c.line, exitUsage, c.want)
 	}
 }
 
@@ -69,9 +61,6 @@ func TestNearWords(t *testing.T) {
 		"dev --membrs=3":          "Did you mean members? (",
 		"dev --nonsense":          "there is no flag -nonsense (",
 	} {
-		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), strings.Fields(line), &env{stdout: &stdout, stderr: &stderr}); code != exitUsage || !strings.Contains(stdout.String()+stderr.String(), want) {
-			t.Errorf("nokv %s: exit status %d, %s%s, want %s", line, code, &stdout, &stderr, want)
-		}
+		wantRefused(t, line, exitUsage, want)
 	}
 }

@@ -8,15 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // refused starts a member that must not start, and returns what it said.
-func refused(t *testing.T, c *proctest.Cluster, member int) string {
+func refused(t *testing.T, c *cluster, member int) string {
 	t.Helper()
 	o := c.Options("refused", c.Args(member)...)
 	p := proctest.Start(t, o)
@@ -37,7 +35,7 @@ func wantWords(t *testing.T, what, said string, words ...string) {
 }
 
 // settle publishes regions, waits until every peer has them, and stops peer 0.
-func settle(t *testing.T, c *proctest.Cluster) {
+func settle(t *testing.T, c *cluster) {
 	t.Helper()
 	c.StartAll()
 	c.WaitHealthy(recoverWithin)
@@ -48,13 +46,11 @@ func settle(t *testing.T, c *proctest.Cluster) {
 		}
 	}
 	sameState(t, c)
-	c.Process(0).Signal(syscall.SIGTERM)
-	if code := c.Process(0).Wait(recoverWithin); code != 0 {
-		t.Errorf("SIGTERM: exit status %d", code)
-	}
+	c.stop(0)
 }
 
 func TestWorkdirsOfSomebodyElse(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1)
 	settle(t, c)
 
@@ -131,7 +127,7 @@ func TestWorkdirsOfSomebodyElse(t *testing.T) {
 		// Neither side can know which of them is wrong: both say so and have
 		// nothing to do with each other.
 		p := c.Start(0)
-		p.WaitLog("belong to different clusters", 20*time.Second)
+		p.WaitLog("belong to different clusters", recoverWithin)
 		if err := c.Healthy(0); err == nil {
 			t.Errorf("a peer with another cluster's workdir says it is healthy")
 		}
@@ -145,12 +141,15 @@ func TestWorkdirsOfSomebodyElse(t *testing.T) {
 }
 
 func TestDamagedWorkdirs(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1)
 	settle(t, c)
 	if r := c.Run("root", "verify", c.Workdir(0)); r.Code != 0 {
 		t.Fatalf("verify of a healthy workdir: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
-	rng := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	seed := rand.Uint64()
+	t.Logf("bits are flipped by seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
 	segments, err := filepath.Glob(filepath.Join(c.Workdir(0), "root.events.wal", "*"))
 	if err != nil || len(segments) == 0 {
 		t.Fatalf("no segments: %v", err)

@@ -9,29 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/rooted"
 )
 
 // Load that workers tell is evened out: a second one comes to a keyspace that the first has
 // alone, and gets its part of the load. The command line says what was done and why.
 func TestWorkersAreEvenedOutByLoad(t *testing.T) {
-	h := &hosting{Cluster: newCluster(t, 2), t: t}
-	h.StartAll()
-	h.WaitHealthy(hostedWithin)
-	var err error
-	if h.client, err = client.New(client.Config{Endpoints: h.CoordinatorAddrs}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.client.Close() })
-	come := func() {
-		id := worker0(len(h.workers))
-		h.workers = append(h.workers, proctest.Start(t, h.Options(id, "worker", "--id", id, "--coordinator-addr", h.Coordinators(),
-			"--load", "1000", "--noise", "0", "--step", "0s", "-o", "json")))
-		h.eventually(func(ctx context.Context) error { return h.connected(ctx, len(h.workers)) })
-	}
-	come()
+	t.Parallel()
+	h := startForWorkers(t, "-tenure-ttl", longTTL) // averages of load are those of an era
+	load := []string{"--load", "1000", "--noise", "0", "--step", "0s"}
+	h.come(load...)
 	h.must("keyspace", "create", "zipf", "--layout", "slots", "--slots", "48", "--liveness-interval", "200ms", "--policy-rebalance-by", "load",
 		"--policy-rebalance-mean-permille", "1200", "--policy-rebalance-interval", "1s", "--policy-rebalance-spacing", "1s")
 	h.eventually(func(context.Context) error { return h.hosts(48, 0) })
@@ -43,7 +30,7 @@ func TestWorkersAreEvenedOutByLoad(t *testing.T) {
 		return load
 	}
 	all := sum(0)
-	come()
+	h.come(load...)
 	h.eventually(func(context.Context) error {
 		if err := h.hosts(48, 0, 1); err != nil {
 			return err
@@ -87,7 +74,7 @@ func TestWorkersAreEvenedOutByLoad(t *testing.T) {
 // must runs a command that has to succeed, and returns what it printed.
 func (h *hosting) must(args ...string) string {
 	h.t.Helper()
-	r := h.Run(append(args, "--coordinator-addr", h.Coordinators())...)
+	r := h.Run(append(args, "--timeout", hostedWithin.String(), "--coordinator-addr", h.Coordinators())...)
 	if r.Code != exitOK {
 		h.t.Fatalf("nokv %s: %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
 	}

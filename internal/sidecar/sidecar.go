@@ -210,10 +210,14 @@ func (s *sidecar) passSignals() (stop func()) {
 func (s *sidecar) awaitReady(ctx context.Context) error {
 	over, cancel := context.WithTimeout(ctx, s.cfg.Ready)
 	defer cancel()
+	var err error
 	for {
-		err := s.ready(over)
-		if err == nil {
+		look := s.ready(over)
+		if look == nil {
 			return nil
+		}
+		if end, _ := over.Deadline(); err == nil || time.Now().Before(end) {
+			err = look // what the end of the wait cuts off says nothing
 		}
 		select {
 		case <-s.gone():
@@ -229,7 +233,8 @@ func (s *sidecar) awaitReady(ctx context.Context) error {
 				}
 				return nil
 			}
-			return fmt.Errorf("the process was not ready within %v: %w", s.cfg.Ready, err)
+			// Not wrapped: that the process does not answer does not mean that no coordinator does.
+			return fmt.Errorf("the process was not ready within %v: %v", s.cfg.Ready, err)
 		case <-time.After(readyEvery):
 		}
 	}
