@@ -29,7 +29,7 @@ func TestBenchFailoverKill(t *testing.T) {
 	}
 	// Whoever tests is told nothing by how busy the machine is.
 	args := []string{
-		"bench", "failover", "--kill", "holder", "--rounds", "2", "--duration", "300ms", "--clients", "2", "--timeout", "60s", "--max-reply-interval", "60s",
+		"bench", "failover", "--kill", "holder", "--rounds", "2", "--duration", "2s", "--clients", "2", "--timeout", "60s", "--max-reply-interval", "60s",
 		"--history", record, "--svg", svg, "-o", "json",
 	}
 	r := proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: append(nokvEnv(t), "TMPDIR="+tmp), Args: args})
@@ -77,7 +77,7 @@ func TestBenchFailoverHang(t *testing.T) {
 	t.Parallel()
 	for victim, want := range map[string][]string{"holder": {"before", "wait", "commit", "confirm", "client"}, "leader": {"before", "election", "client"}} {
 		r := proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: nokvEnv(t), Args: []string{
-			"bench", "failover", "--tls", "--hang", victim, "--rounds", "2", "--duration", "300ms", "--clients", "2", "--timeout", "60s", "--max-reply-interval", "60s", "-o", "json",
+			"bench", "failover", "--tls", "--hang", victim, "--rounds", "2", "--duration", "2s", "--clients", "2", "--timeout", "60s", "--max-reply-interval", "60s", "-o", "json",
 		}})
 		if r.Code != 0 {
 			t.Fatalf("exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
