@@ -195,6 +195,25 @@ func TestErasAndCoordinatorsEnd(t *testing.T) {
 	})
 }
 
+// A coordinator that is cut off from the root has not heard of the era behind its own: who holds the
+// Tenure is not what it says.
+func TestTheHolderIsThatOfTheNewestEra(t *testing.T) {
+	for range 10 { // clusters, because it is chance which coordinator a client asks
+		synctest.Test(t, func(t *testing.T) {
+			c := nokvtest.Start(t, nokvtest.Coordinators(2))
+			first, era := c.Holder(t), c.Client().Era()
+			c.Cut(first, "root-1")
+			c.Await(t, "another era serves", func() bool {
+				_, err := c.Client().Tso(t.Context(), 1)
+				return err == nil && c.Client().Era() > era
+			})
+			if got := c.Holder(t); got == first {
+				t.Errorf("%s holds era %d, and is cut off from the root", got, c.Client().Era())
+			}
+		})
+	}
+}
+
 // A member that is cut off is silent, stops itself, and is back when the link is.
 func TestACutMemberIsSuspectedOnly(t *testing.T) {
 	everywhere(t, func(t *testing.T) {

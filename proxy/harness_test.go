@@ -24,6 +24,7 @@ import (
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
 )
 
@@ -124,7 +125,7 @@ func startInMemory(t testing.TB, members ...http.Handler) *world {
 func startAt(t testing.TB, lan *lan, certs *mtls.Source, members ...http.Handler) *world {
 	t.Helper()
 	w := &world{t: t, lan: lan, feed: make(chan *coordinatorv1.WatchRegionsResponse), revision: 1, states: map[string]*rootv1.Member{}}
-	l, s := bufconn.Listen(1<<16), grpc.NewServer()
+	l, s := bufconn.Listen(1<<16), grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}))
 	coordinatorv1.RegisterCoordinatorServer(s, w)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)

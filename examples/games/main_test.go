@@ -13,6 +13,8 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/coder/websocket/wsjson"
+
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // Whatever a board is called, a move is made on that one, and on no other.
@@ -82,15 +84,15 @@ func TestCommandsSayWhatIsWrong(t *testing.T) {
 		"--pace 1s more":  `"more" is one word too many`,
 		"--page nowhere":  "say with --page where else",
 		"--page " + proxy.Listener.Addr().String(): "say with --page where else",
-		"core more":                          `"more" is one word too many`,
-		"core":                               "--id, --dir, --coordinator-addr",
-		core + filepath.Join(dir, "none"):    "name the folder that the cores share",
-		core + "/dev/null":                   "name the folder that the cores share",
-		"move ann":                           "say which board and which column",
-		"move ann three":                     "say which board and which column",
-		"move ann 3 4":                       `"4" is one word too many`,
-		"move --proxy 127.0.0.1:1 ann 3":     "say with --proxy where nokv proxy is",
-		"move --proxy 127.0.0.1:99999 ann 3": "say with --proxy where nokv proxy is",
+		"core more":                       `"more" is one word too many`,
+		"core":                            "--id, --dir, --coordinator-addr",
+		core + filepath.Join(dir, "none"): "name the folder that the cores share",
+		core + "/dev/null":                "name the folder that the cores share",
+		"move ann":                        "say which board and which column",
+		"move ann three":                  "say which board and which column",
+		"move ann 3 4":                    `"4" is one word too many`,
+		"move --proxy " + proctest.Addrs(t, 1)[0] + " ann 3":        "say with --proxy where nokv proxy is",
+		"move --proxy 127.0.0.1:99999 ann 3":                        "say with --proxy where nokv proxy is",
 		"move --proxy " + proxy.Listener.Addr().String() + " ann 3": "the proxy answers 404: 404 page not found",
 	} {
 		t.Run(args, func(t *testing.T) {
