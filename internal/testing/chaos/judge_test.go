@@ -63,7 +63,9 @@ type judge struct {
 	copied  map[uint64][]copied
 	spoiled error
 	history history.History
-	final   *state.State
+	// rested are the handovers where the peers were at rest.
+	rested []*rootv1.Handover
+	final  *state.State
 	// reading are the reads by position, stale the first wrong answer.
 	reading map[uint64][]*read
 	stale   error
@@ -133,6 +135,9 @@ func (j *judge) identify(data []byte, results []state.Result) error {
 func (j *judge) step(st *state.State, out *state.Applied) {
 	at := st.Token()
 	j.hashes[at.Index] = st.Hash()
+	if len(j.peers) > 0 && at.Index == j.peers[0].applied {
+		j.rested = st.Handovers()
+	}
 	for _, c := range out.Changes {
 		switch {
 		case c.Kind == state.ChangeTenure:
@@ -262,9 +267,10 @@ func (j *judge) freshness() error {
 	return nil
 }
 
-// finality: no handover is open when all has healed.
+// finality: no handover is open when all has healed and is at rest. An era that a busy
+// machine ends behind that moment has one that is open.
 func (j *judge) finality() error {
-	handovers := j.final.Handovers()
+	handovers := j.rested
 	if len(handovers) == 0 {
 		return errors.New("nobody ever held the Tenure")
 	}
