@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // TestProbeProves: what is a proof of death at a member's own address, and what is none.
@@ -53,7 +54,11 @@ func TestProbeProves(t *testing.T) {
 					_ = conn.Close()
 				}
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			within := proctest.Patience
+			if c.want == liveness.NoAnswer {
+				within = 300 * time.Millisecond // which no answer outlasts
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), within)
 			defer cancel()
 			p := liveness.Probe{Member: "m1", Incarnation: 7, Address: lis.Addr().String()}
 			if got := memberProbe(nil, nil)(ctx, p); got != c.want {

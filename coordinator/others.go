@@ -32,7 +32,7 @@ type others struct {
 
 func newOthers(certs *mtls.Source, cluster func() uint64, more ...grpc.DialOption) *others {
 	return &others{conns: map[string]*grpc.ClientConn{}, options: slices.Concat(flow.Client(), clusterid.Caller(cluster).Options(), []grpc.DialOption{
-		grpc.WithTransportCredentials(certs.Client(principal.Coordinator)), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig(),
+		grpc.WithTransportCredentials(certs.Client(principal.Coordinator)), probePace(knockFor), grpc.WithDisableServiceConfig(),
 	}, more)}
 }
 

@@ -79,10 +79,9 @@ func (p *prober) probe(ctx context.Context, address string) tenure.Health {
 const (
 	knocks     = 10
 	knockPause = 2 * time.Millisecond
-	// knockFor bounds all knocks, connectFor one and the connection of the probes:
+	// knockFor bounds all knocks, half of it one and the connection of the probes:
 	// TCP repeats a lost packet only after 200 ms to 1 s.
-	knockFor   = 50 * time.Millisecond
-	connectFor = knockFor / 2
+	knockFor = 50 * time.Millisecond
 )
 
 // refuses says whether nobody listens at an address. A process that dies closes
@@ -112,7 +111,7 @@ func (p *prober) refuses(ctx context.Context, address string, within time.Durati
 
 // dial is the dialer of the connection.
 func (p *prober) dial(ctx context.Context, address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectFor)
+	ctx, cancel := context.WithTimeout(ctx, p.knockFor/2)
 	defer cancel()
 	conn, err := p.dialer(ctx, address)
 	if err != nil {
@@ -139,10 +138,12 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A holder that is back is to be found by the next probe.
-var probePace = grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: knockFor, Multiplier: 1, MaxDelay: knockFor},
-	MinConnectTimeout: time.Second,
+// probePace has a holder that is back be found by the next probe.
+func probePace(connectFor time.Duration) grpc.DialOption {
+	return grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: knockFor, Multiplier: 1, MaxDelay: knockFor},
+		MinConnectTimeout: max(time.Second, connectFor),
+	})
 }
 
 func (p *prober) connect(address string) (*grpc.ClientConn, error) {
@@ -152,7 +153,7 @@ func (p *prober) connect(address string) (*grpc.ClientConn, error) {
 		return p.conn, nil
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address, append(flow.Client(), grpc.WithTransportCredentials(p.certs.Client(principal.Coordinator)),
-		grpc.WithContextDialer(p.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())...)
+		grpc.WithContextDialer(p.dial), probePace(p.knockFor), grpc.WithDisableServiceConfig())...)
 	if err != nil {
 		return nil, err
 	}

@@ -2,12 +2,14 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -45,17 +47,17 @@ func holderAt(t *testing.T, address string) (*counted, *health.Server, *grpc.Ser
 // patientProber knocks for as long as a busy machine takes.
 func patientProber(t *testing.T) *prober {
 	p := newProber(nil, nil)
-	p.knockFor = time.Minute
+	p.knockFor = 2 * proctest.Patience // half of it for a connection
 	t.Cleanup(p.close)
 	return p
 }
 
 func TestProbesShareOneConnection(t *testing.T) {
-	l, h, s := holderAt(t, "127.0.0.1:0")
+	l, h, s := holderAt(t, proctest.Addrs(t, 1)[0])
 	address := l.Addr().String()
 	p := patientProber(t)
 	probe := func() tenure.Health {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 		defer cancel()
 		return p.probe(ctx, address)
 	}
@@ -80,11 +82,12 @@ func TestProbesShareOneConnection(t *testing.T) {
 	}
 	back, _, _ := holderAt(t, address)
 	_ = back
-	for begun := time.Now(); probe() != tenure.HealthServing; {
-		if time.Since(begun) > time.Minute {
-			t.Fatal("a holder that is back is not found")
+	proctest.Eventually(t, proctest.Patience, func() error {
+		if got := probe(); got != tenure.HealthServing {
+			return fmt.Errorf("a holder that is back: %v", got)
 		}
-	}
+		return nil
+	})
 }
 
 // A connection that is taken and never answered is no proof of anything.
@@ -107,7 +110,7 @@ func TestSilentHolderIsUnknown(t *testing.T) {
 func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
 	l, _, s := holderAt(t, "127.0.0.1:0")
 	p := patientProber(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	if got := p.probe(ctx, l.Addr().String()); got != tenure.HealthServing {
 		t.Fatalf("a holder that serves: %v", got)
@@ -131,10 +134,10 @@ func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
 // A process that dies closes its connections a moment before its port: the
 // probe that finds a port still open goes on until it is refused.
 func TestDyingHolderIsRefusedByOneProbe(t *testing.T) {
-	l, _, s := holderAt(t, "127.0.0.1:0")
+	l, _, s := holderAt(t, proctest.Addrs(t, 1)[0])
 	address := l.Addr().String()
 	p := patientProber(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	if got := p.probe(ctx, address); got != tenure.HealthServing {
 		t.Fatalf("a holder that serves: %v", got)
@@ -142,7 +145,7 @@ func TestDyingHolderIsRefusedByOneProbe(t *testing.T) {
 	s.Stop()
 	dying, err := net.Listen("tcp", address)
 	if err != nil {
-		t.Skipf("SKIPPED: somebody else took %s", address)
+		t.Fatal(err)
 	}
 	closed := make(chan struct{})
 	go func() {

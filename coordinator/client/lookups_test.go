@@ -75,43 +75,45 @@ func checkNumbered(n uint64, r client.Route, err error) error {
 // Lookups under way together share requests, each is answered for its own key,
 // and only those share that ask under the same conditions.
 func TestLookupsShareRequests(t *testing.T) {
-	w := newWorld(t)
-	f := &fake{cluster: newCluster(7)}
-	f.batch = func(req *keysRequest) (*keysResponse, error) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for _, key := range req.GetKeys() {
-			if want := condition(string(key)); !proto.Equal(req.GetRead(), want.read) || req.GetKeyspace() != want.keyspace {
-				t.Errorf("key %s is asked for in %q under %v", key, req.GetKeyspace(), req.GetRead())
-			}
-		}
-		f.calls = map[string]int{"requests": f.calls["requests"] + 1}
-		return f.numbered(req)
-	}
-	w.start("a", f)
-	c, end := w.client(client.Config{}, "a")
-	defer end()
-	const each = 100
-	var callers sync.WaitGroup
-	for i := range 64 {
-		callers.Go(func() {
-			for j := range each {
-				n := uint64(i*each + j)
-				r, err := c.GetRegionByKey(t.Context(), fmt.Append(nil, n), condition(fmt.Sprint(n)).options...)
-				if err := checkNumbered(n, r, err); err != nil {
-					t.Error(err)
-					return
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.batch = func(req *keysRequest) (*keysResponse, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for _, key := range req.GetKeys() {
+				if want := condition(string(key)); !proto.Equal(req.GetRead(), want.read) || req.GetKeyspace() != want.keyspace {
+					t.Errorf("key %s is asked for in %q under %v", key, req.GetKeyspace(), req.GetRead())
 				}
 			}
-		})
-	}
-	callers.Wait()
-	if n := f.called("requests"); n > 64*each/2 {
-		t.Errorf("%d requests for %d lookups", n, 64*each)
-	}
-	if n := c.Stats().StreamBreaks; n != 0 {
-		t.Errorf("%d streams broke", n)
-	}
+			f.calls = map[string]int{"requests": f.calls["requests"] + 1}
+			return f.numbered(req)
+		}
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		const each = 100
+		var callers sync.WaitGroup
+		for i := range 64 {
+			callers.Go(func() {
+				for j := range each {
+					n := uint64(i*each + j)
+					r, err := c.GetRegionByKey(t.Context(), fmt.Append(nil, n), condition(fmt.Sprint(n)).options...)
+					if err := checkNumbered(n, r, err); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		callers.Wait()
+		if n := f.called("requests"); n > 64*each/2 {
+			t.Errorf("%d requests for %d lookups", n, 64*each)
+		}
+		if n := c.Stats().StreamBreaks; n != 0 {
+			t.Errorf("%d streams broke", n)
+		}
+	})
 }
 
 // asking is what a lookup asks for beside its key.

@@ -24,51 +24,53 @@ type span struct{ began, ended, first, last uint64 }
 // Numbers are unique, and if one call ended before another began, its
 // timestamps are lower. Streams break all the time.
 func TestMergedTimestampsAreUniqueAndOrdered(t *testing.T) {
-	w := newWorld(t)
-	k := newCluster(7)
-	a, b := &fake{cluster: k}, &fake{cluster: k}
-	var n atomic.Uint64
-	flaky := func(context.Context, string) error {
-		if n.Add(1)%97 == 0 {
-			return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "no quorum")
-		}
-		return nil
-	}
-	a.refuse(flaky)
-	b.refuse(flaky)
-	w.start("a", a)
-	w.start("b", b)
-	c, end := w.client(client.Config{BackoffMin: time.Microsecond, BackoffMax: time.Microsecond}, "a", "b")
-	defer end()
-	var step atomic.Uint64
-	spans := make([][]span, 64)
-	var wg sync.WaitGroup
-	for i := range spans {
-		wg.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(i), 1))
-			for range 300 {
-				count := 1 + r.Uint64N(5)
-				if r.IntN(50) == 0 {
-					count = client.MaxTsoCount - r.Uint64N(3) // fills a batch alone
-				}
-				began := step.Add(1)
-				ts, err := c.Tso(t.Context(), count)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				spans[i] = append(spans[i], span{began, step.Add(1), uint64(ts.First), uint64(ts.Last())})
-				if ts.Count != count {
-					t.Errorf("asked for %d, got %+v", count, ts)
-				}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := &fake{cluster: k}, &fake{cluster: k}
+		var n atomic.Uint64
+		flaky := func(context.Context, string) error {
+			if n.Add(1)%97 == 0 {
+				return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "no quorum")
 			}
-		})
-	}
-	wg.Wait()
-	checkOrder(t, slices.Concat(spans...))
-	if s := c.Stats(); s.TsoCallers < 64*300 || s.TsoRequests == s.TsoCallers || s.StreamBreaks == 0 {
-		t.Errorf("nothing was merged, or nothing broke: %+v", s)
-	}
+			return nil
+		}
+		a.refuse(flaky)
+		b.refuse(flaky)
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{BackoffMin: time.Microsecond, BackoffMax: time.Microsecond}, "a", "b")
+		defer end()
+		var step atomic.Uint64
+		spans := make([][]span, 64)
+		var wg sync.WaitGroup
+		for i := range spans {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(i), 1))
+				for range 300 {
+					count := 1 + r.Uint64N(5)
+					if r.IntN(50) == 0 {
+						count = client.MaxTsoCount - r.Uint64N(3) // fills a batch alone
+					}
+					began := step.Add(1)
+					ts, err := c.Tso(t.Context(), count)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					spans[i] = append(spans[i], span{began, step.Add(1), uint64(ts.First), uint64(ts.Last())})
+					if ts.Count != count {
+						t.Errorf("asked for %d, got %+v", count, ts)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		checkOrder(t, slices.Concat(spans...))
+		if s := c.Stats(); s.TsoCallers < 64*300 || s.TsoRequests == s.TsoCallers || s.StreamBreaks == 0 {
+			t.Errorf("nothing was merged, or nothing broke: %+v", s)
+		}
+	})
 }
 
 func checkOrder(t *testing.T, all []span) {
@@ -129,34 +131,36 @@ func TestNobodyJoinsABatchUnderWay(t *testing.T) {
 }
 
 func TestMergedIDsAreUnique(t *testing.T) {
-	w := newWorld(t)
-	w.start("a", &fake{cluster: newCluster(7)})
-	c, end := w.client(client.Config{}, "a")
-	defer end()
-	var mu sync.Mutex
-	var all []client.IDs
-	var wg sync.WaitGroup
-	for i := range 64 {
-		wg.Go(func() {
-			for j := range 200 {
-				ids, err := c.AllocID(t.Context(), uint64(1+(i+j)%7))
-				if err != nil {
-					t.Error(err)
-					return
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start("a", &fake{cluster: newCluster(7)})
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		var mu sync.Mutex
+		var all []client.IDs
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				for j := range 200 {
+					ids, err := c.AllocID(t.Context(), uint64(1+(i+j)%7))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					all = append(all, ids)
+					mu.Unlock()
 				}
-				mu.Lock()
-				all = append(all, ids)
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	slices.SortFunc(all, func(a, b client.IDs) int { return int(int64(a.First) - int64(b.First)) })
-	for i := 1; i < len(all); i++ {
-		if all[i].First <= all[i-1].Last() {
-			t.Fatalf("%+v and %+v overlap", all[i-1], all[i])
+			})
 		}
-	}
+		wg.Wait()
+		slices.SortFunc(all, func(a, b client.IDs) int { return int(int64(a.First) - int64(b.First)) })
+		for i := 1; i < len(all); i++ {
+			if all[i].First <= all[i-1].Last() {
+				t.Fatalf("%+v and %+v overlap", all[i-1], all[i])
+			}
+		}
+	})
 }
 
 func TestCallerThatStopsWaiting(t *testing.T) {
@@ -231,40 +235,42 @@ func TestPublishIsRetriedUntilKnown(t *testing.T) {
 }
 
 func TestPublishTellsEachCallerItsOwn(t *testing.T) {
-	w := newWorld(t)
-	f := &fake{cluster: newCluster(7)}
-	f.commit = func(cmd *rootv1.Command) *rootv1.CommandResult {
-		at := &rootv1.RootToken{Incarnation: 1, Index: cmd.GetRequireEra()}
-		if cmd.GetRequireEra()%3 == 0 {
-			return &rootv1.CommandResult{
-				Outcome: rootv1.Outcome_OUTCOME_REJECTED, Token: at,
-				Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_RANGE_OVERLAP, Message: "in the way", Region: &rootv1.Region{Id: cmd.GetRequireEra()}},
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.commit = func(cmd *rootv1.Command) *rootv1.CommandResult {
+			at := &rootv1.RootToken{Incarnation: 1, Index: cmd.GetRequireEra()}
+			if cmd.GetRequireEra()%3 == 0 {
+				return &rootv1.CommandResult{
+					Outcome: rootv1.Outcome_OUTCOME_REJECTED, Token: at,
+					Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_RANGE_OVERLAP, Message: "in the way", Region: &rootv1.Region{Id: cmd.GetRequireEra()}},
+				}
 			}
+			return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Token: at}
 		}
-		return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Token: at}
-	}
-	w.start("a", f)
-	c, end := w.client(client.Config{}, "a")
-	defer end()
-	var wg sync.WaitGroup
-	for i := range 2000 {
-		wg.Go(func() {
-			n := uint64(i + 1)
-			r, err := c.Publish(t.Context(), &rootv1.Command{RequireEra: n, Events: []*rootv1.Event{{}}})
-			if r.GetToken().GetIndex() != n {
-				t.Errorf("command %d got the result of %d", n, r.GetToken().GetIndex())
-			}
-			if n%3 == 0 {
-				wantIs(t, err, client.ErrRangeOverlap)
-			} else if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if s := c.Stats(); s.PublishCallers != 2000 || s.PublishRequests == 2000 {
-		t.Errorf("nothing was merged: %+v", s)
-	}
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		var wg sync.WaitGroup
+		for i := range 2000 {
+			wg.Go(func() {
+				n := uint64(i + 1)
+				r, err := c.Publish(t.Context(), &rootv1.Command{RequireEra: n, Events: []*rootv1.Event{{}}})
+				if r.GetToken().GetIndex() != n {
+					t.Errorf("command %d got the result of %d", n, r.GetToken().GetIndex())
+				}
+				if n%3 == 0 {
+					wantIs(t, err, client.ErrRangeOverlap)
+				} else if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if s := c.Stats(); s.PublishCallers != 2000 || s.PublishRequests == 2000 {
+			t.Errorf("nothing was merged: %+v", s)
+		}
+	})
 }
 
 func TestCloseEndsEverything(t *testing.T) {
@@ -441,44 +447,46 @@ func TestNothingIsTakenForCallersSentAway(t *testing.T) {
 // Each id of a source is given once, and what was fetched and not given is said
 // at the end.
 func TestIDSource(t *testing.T) {
-	w := newWorld(t)
-	f := &fake{cluster: newCluster(7)}
-	w.start("a", f)
-	c, end := w.client(client.Config{}, "a")
-	defer end()
-	ids := c.IDs(100)
-	given := make([][]uint64, 8)
-	var callers sync.WaitGroup
-	for i := range given {
-		callers.Go(func() {
-			for range 1234 {
-				id, err := ids.Next(t.Context())
-				if err != nil {
-					t.Error(err)
-					return
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		ids := c.IDs(100)
+		given := make([][]uint64, 8)
+		var callers sync.WaitGroup
+		for i := range given {
+			callers.Go(func() {
+				for range 1234 {
+					id, err := ids.Next(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					given[i] = append(given[i], id)
 				}
-				given[i] = append(given[i], id)
-			}
-		})
-	}
-	callers.Wait()
-	unused := ids.Close()
-	if _, err := ids.Next(t.Context()); !errors.Is(err, client.ErrClosed) || strings.Contains(err.Error(), "client") {
-		t.Errorf("after Close of the source: %v", err)
-	}
-	all := slices.Concat(given...)
-	for _, r := range unused {
-		for id := r.First; id <= r.Last(); id++ {
-			all = append(all, id)
+			})
 		}
-	}
-	slices.Sort(all)
-	if fetched := c.Stats().AllocIDCallers * 100; uint64(len(all)) != fetched || len(slices.Compact(all)) != int(fetched) {
-		t.Errorf("%d ids given or unused, %d of them different, and %d fetched", len(all), len(slices.Compact(all)), fetched)
-	}
-	if more := ids.Close(); more != nil {
-		t.Errorf("closed twice: %v", more)
-	}
+		callers.Wait()
+		unused := ids.Close()
+		if _, err := ids.Next(t.Context()); !errors.Is(err, client.ErrClosed) || strings.Contains(err.Error(), "client") {
+			t.Errorf("after Close of the source: %v", err)
+		}
+		all := slices.Concat(given...)
+		for _, r := range unused {
+			for id := r.First; id <= r.Last(); id++ {
+				all = append(all, id)
+			}
+		}
+		slices.Sort(all)
+		if fetched := c.Stats().AllocIDCallers * 100; uint64(len(all)) != fetched || len(slices.Compact(all)) != int(fetched) {
+			t.Errorf("%d ids given or unused, %d of them different, and %d fetched", len(all), len(slices.Compact(all)), fetched)
+		}
+		if more := ids.Close(); more != nil {
+			t.Errorf("closed twice: %v", more)
+		}
+	})
 }
 
 // A source without a coordinator says so within its caller's deadline, and serves

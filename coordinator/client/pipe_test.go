@@ -21,64 +21,68 @@ import (
 // Requests and answers that together do not fit the windows of a stream: who
 // writes must not keep answers from being read.
 func TestLargeRequestsDoNotBlockTheirAnswers(t *testing.T) {
-	w := newWorld(t)
-	f := &fake{cluster: newCluster(7)}
-	long := bytes.Repeat([]byte("k"), 1000)
-	f.batch = func(req *coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
-		reply := &coordinatorv1.GetRegionsByKeysResponse{Disclosure: f.disclosure()}
-		for i := range req.GetKeys() {
-			r := region(uint64(i+1), string(long), "", 1)
-			reply.Regions, reply.RegionOfKey = append(reply.Regions, r), append(reply.RegionOfKey, uint32(i+1))
-		}
-		return reply, nil
-	}
-	w.start("a", f)
-	c, end := w.client(client.Config{TryTimeout: 20 * time.Second}, "a")
-	defer end()
-	keys := make([][]byte, client.MaxKeys)
-	for i := range keys {
-		keys[i] = append([]byte(fmt.Sprint(i)), long...)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	var callers sync.WaitGroup
-	for range 16 {
-		callers.Go(func() {
-			if _, err := c.GetRegionsByKeys(ctx, keys); err != nil {
-				t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		long := bytes.Repeat([]byte("k"), 1000)
+		f.batch = func(req *coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
+			reply := &coordinatorv1.GetRegionsByKeysResponse{Disclosure: f.disclosure()}
+			for i := range req.GetKeys() {
+				r := region(uint64(i+1), string(long), "", 1)
+				reply.Regions, reply.RegionOfKey = append(reply.Regions, r), append(reply.RegionOfKey, uint32(i+1))
 			}
-		})
-	}
-	callers.Wait()
-	if n := c.Stats().StreamBreaks; n != 0 {
-		t.Errorf("%d streams broke", n)
-	}
+			return reply, nil
+		}
+		w.start("a", f)
+		c, end := w.client(client.Config{TryTimeout: 20 * time.Second}, "a")
+		defer end()
+		keys := make([][]byte, client.MaxKeys)
+		for i := range keys {
+			keys[i] = append([]byte(fmt.Sprint(i)), long...)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var callers sync.WaitGroup
+		for range 16 {
+			callers.Go(func() {
+				if _, err := c.GetRegionsByKeys(ctx, keys); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		if n := c.Stats().StreamBreaks; n != 0 {
+			t.Errorf("%d streams broke", n)
+		}
+	})
 }
 
 func TestLargeCommandsDoNotBlockTheirAnswers(t *testing.T) {
-	w := newWorld(t)
-	f := &fake{cluster: newCluster(7)}
-	f.commit = func(*rootv1.Command) *rootv1.CommandResult {
-		return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Error: &rootv1.ErrorDetail{Message: strings.Repeat("x", 50_000)}}
-	}
-	w.start("a", f)
-	c, end := w.client(client.Config{TryTimeout: 20 * time.Second}, "a")
-	defer end()
-	event := &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{Reason: strings.Repeat("y", 100_000)}}}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	var callers sync.WaitGroup
-	for range 200 {
-		callers.Go(func() {
-			if _, err := c.PublishEvent(ctx, event); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	callers.Wait()
-	if n := c.Stats().StreamBreaks; n != 0 {
-		t.Errorf("%d streams broke", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.commit = func(*rootv1.Command) *rootv1.CommandResult {
+			return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Error: &rootv1.ErrorDetail{Message: strings.Repeat("x", 50_000)}}
+		}
+		w.start("a", f)
+		c, end := w.client(client.Config{TryTimeout: 20 * time.Second}, "a")
+		defer end()
+		event := &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{Reason: strings.Repeat("y", 100_000)}}}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var callers sync.WaitGroup
+		for range 200 {
+			callers.Go(func() {
+				if _, err := c.PublishEvent(ctx, event); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		if n := c.Stats().StreamBreaks; n != 0 {
+			t.Errorf("%d streams broke", n)
+		}
+	})
 }
 
 // A command that cannot be encoded is its caller's error alone.
@@ -143,51 +147,53 @@ func TestAPeerThatDoesNotReadHoldsUpNobody(t *testing.T) {
 // The longest lookup that is documented is answered, and harms nobody who
 // shares the stream; one that cannot be sent is its caller's error alone.
 func TestOneLargeLookupHarmsNobodyElse(t *testing.T) {
-	w := newWorld(t)
-	f := &fake{cluster: newCluster(7)}
-	f.batch = func(req *coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
-		return &coordinatorv1.GetRegionsByKeysResponse{RegionOfKey: make([]uint32, len(req.GetKeys())), Disclosure: f.disclosure()}, nil
-	}
-	w.start("a", f, grpc.MaxRecvMsgSize(5<<20))
-	c, end := w.client(client.Config{}, "a")
-	defer end()
-	largest, above := make([][]byte, client.MaxKeys), make([][]byte, client.MaxKeys)
-	for i := range largest {
-		largest[i], above[i] = bytes.Repeat([]byte("k"), 4096), bytes.Repeat([]byte("k"), 8192)
-	}
-	stop := make(chan struct{})
-	var others sync.WaitGroup
-	for range 8 {
-		others.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if _, err := c.GetRegionsByKeys(t.Context(), [][]byte{[]byte("k")}); err != nil {
-					t.Errorf("somebody else: %v", err)
-					return
-				}
-			}
-		})
-	}
-	for range 3 {
-		if routes, err := c.GetRegionsByKeys(t.Context(), largest); err != nil || len(routes) != len(largest) {
-			t.Errorf("the largest lookup: %d routes, %v", len(routes), err)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.batch = func(req *coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
+			return &coordinatorv1.GetRegionsByKeysResponse{RegionOfKey: make([]uint32, len(req.GetKeys())), Disclosure: f.disclosure()}, nil
 		}
-		for _, keys := range [][][]byte{above, {[]byte("k"), nil}} {
-			_, err := c.GetRegionsByKeys(t.Context(), keys)
+		w.start("a", f, grpc.MaxRecvMsgSize(5<<20))
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		largest, above := make([][]byte, client.MaxKeys), make([][]byte, client.MaxKeys)
+		for i := range largest {
+			largest[i], above[i] = bytes.Repeat([]byte("k"), 4096), bytes.Repeat([]byte("k"), 8192)
+		}
+		stop := make(chan struct{})
+		var others sync.WaitGroup
+		for range 8 {
+			others.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if _, err := c.GetRegionsByKeys(t.Context(), [][]byte{[]byte("k")}); err != nil {
+						t.Errorf("somebody else: %v", err)
+						return
+					}
+				}
+			})
+		}
+		for range 3 {
+			if routes, err := c.GetRegionsByKeys(t.Context(), largest); err != nil || len(routes) != len(largest) {
+				t.Errorf("the largest lookup: %d routes, %v", len(routes), err)
+			}
+			for _, keys := range [][][]byte{above, {[]byte("k"), nil}} {
+				_, err := c.GetRegionsByKeys(t.Context(), keys)
+				wantIs(t, err, client.ErrInvalidRequest)
+			}
+			_, err := c.GetRegionByKey(t.Context(), above[0])
 			wantIs(t, err, client.ErrInvalidRequest)
 		}
-		_, err := c.GetRegionByKey(t.Context(), above[0])
-		wantIs(t, err, client.ErrInvalidRequest)
-	}
-	close(stop)
-	others.Wait()
-	if n := c.Stats().StreamBreaks; n != 0 {
-		t.Errorf("%d streams broke", n)
-	}
+		close(stop)
+		others.Wait()
+		if n := c.Stats().StreamBreaks; n != 0 {
+			t.Errorf("%d streams broke", n)
+		}
+	})
 }
 
 // When a request ends the stream that others share, only who sent it is told.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -68,33 +69,35 @@ func (f *fake) oneByOne(ctx context.Context, req *coordinatorv1.GetRegionsByKeys
 
 // The stream's own decoder and protobuf's give the same routes.
 func TestStreamedRoutesAreTheSame(t *testing.T) {
-	w := newWorld(t)
-	f := &fake{cluster: newCluster(7)}
-	var reply *coordinatorv1.GetRegionsByKeysResponse
-	f.batch = func(*coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
-		return reply, nil
-	}
-	w.start("a", f)
-	c, end := w.client(client.Config{}, "a")
-	defer end()
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
-		keys := make([][]byte, 1+r.IntN(20))
-		for i := range keys {
-			keys[i] = []byte{byte(i)}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		var reply *coordinatorv1.GetRegionsByKeysResponse
+		f.batch = func(*coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
+			return reply, nil
 		}
-		reply = randomReply(r, len(keys))
-		streamed, err := c.GetRegionsByKeys(t.Context(), keys)
-		must(t, err)
-		unary, err := c.GetRegionsByKeys(t.Context(), keys, client.Strong())
-		must(t, err)
-		for i := range keys {
-			a, b := streamed[i], unary[i]
-			if !reflect.DeepEqual(a.Region, b.Region) || a.At != b.At || a.Address() != b.Address() || !reflect.DeepEqual(a.Members(), b.Members()) {
-				t.Fatalf("key %d: streamed\n%+v\n%+v\nunary\n%+v\n%+v", i, a.Region, a.Members(), b.Region, b.Members())
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		r := rand.New(rand.NewPCG(1, 2))
+		for range 200 {
+			keys := make([][]byte, 1+r.IntN(20))
+			for i := range keys {
+				keys[i] = []byte{byte(i)}
+			}
+			reply = randomReply(r, len(keys))
+			streamed, err := c.GetRegionsByKeys(t.Context(), keys)
+			must(t, err)
+			unary, err := c.GetRegionsByKeys(t.Context(), keys, client.Strong())
+			must(t, err)
+			for i := range keys {
+				a, b := streamed[i], unary[i]
+				if !reflect.DeepEqual(a.Region, b.Region) || a.At != b.At || a.Address() != b.Address() || !reflect.DeepEqual(a.Members(), b.Members()) {
+					t.Fatalf("key %d: streamed\n%+v\n%+v\nunary\n%+v\n%+v", i, a.Region, a.Members(), b.Region, b.Members())
+				}
 			}
 		}
-	}
+	})
 }
 
 func randomReply(r *rand.Rand, keys int) *coordinatorv1.GetRegionsByKeysResponse {
@@ -121,46 +124,50 @@ func randomReply(r *rand.Rand, keys int) *coordinatorv1.GetRegionsByKeysResponse
 }
 
 func TestStreamedRefusalsAndNonsense(t *testing.T) {
-	w := newWorld(t)
-	f := &fake{cluster: newCluster(7)}
-	w.start("a", f)
-	c, end := w.client(client.Config{DefaultTimeout: 100 * time.Millisecond}, "a")
-	defer end()
-	f.batch = func(*coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
-		return nil, reason.New(rootv1.Reason_REASON_NOT_FOUND, "no such keyspace")
-	}
-	_, err := c.GetRegionsByKeys(t.Context(), [][]byte{{1}})
-	wantIs(t, err, client.ErrNotFound)
-	for _, positions := range [][]uint32{nil, {0, 0}, {9}} {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		w.start("a", f)
+		c, end := w.client(client.Config{DefaultTimeout: 100 * time.Millisecond}, "a")
+		defer end()
 		f.batch = func(*coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
-			return &coordinatorv1.GetRegionsByKeysResponse{RegionOfKey: positions, Disclosure: f.disclosure()}, nil
+			return nil, reason.New(rootv1.Reason_REASON_NOT_FOUND, "no such keyspace")
 		}
-		for _, opt := range []client.ReadOption{client.BestEffort(), client.Strong()} {
-			if routes, err := c.GetRegionsByKeys(t.Context(), [][]byte{{1}}, opt); err == nil {
-				t.Errorf("positions %v gave %v", positions, routes)
+		_, err := c.GetRegionsByKeys(t.Context(), [][]byte{{1}})
+		wantIs(t, err, client.ErrNotFound)
+		for _, positions := range [][]uint32{nil, {0, 0}, {9}} {
+			f.batch = func(*coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
+				return &coordinatorv1.GetRegionsByKeysResponse{RegionOfKey: positions, Disclosure: f.disclosure()}, nil
+			}
+			for _, opt := range []client.ReadOption{client.BestEffort(), client.Strong()} {
+				if routes, err := c.GetRegionsByKeys(t.Context(), [][]byte{{1}}, opt); err == nil {
+					t.Errorf("positions %v gave %v", positions, routes)
+				}
 			}
 		}
-	}
+	})
 }
 
 func TestScanGoesThroughAllPages(t *testing.T) {
-	w := newWorld(t)
-	f := &fake{cluster: newCluster(7)}
-	w.start("a", f)
-	c, end := w.client(client.Config{}, "a")
-	defer end()
-	for limit, want := range map[int]int{0: 10, 4: 4, 3: 3} {
-		n := 0
-		for r, err := range c.ScanRegions(t.Context(), nil, nil, client.Limit(limit)) {
-			must(t, err)
-			if n++; uint64(r.Region.ID) != uint64(n) {
-				t.Errorf("region %d in place %d", r.Region.ID, n)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		for limit, want := range map[int]int{0: 10, 4: 4, 3: 3} {
+			n := 0
+			for r, err := range c.ScanRegions(t.Context(), nil, nil, client.Limit(limit)) {
+				must(t, err)
+				if n++; uint64(r.Region.ID) != uint64(n) {
+					t.Errorf("region %d in place %d", r.Region.ID, n)
+				}
+			}
+			if n != want {
+				t.Errorf("limit %d: %d regions, want %d", limit, n, want)
 			}
 		}
-		if n != want {
-			t.Errorf("limit %d: %d regions, want %d", limit, n, want)
-		}
-	}
+	})
 }
 
 // ScanRegions has 10 regions, and pages of 3.

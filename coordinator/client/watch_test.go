@@ -380,16 +380,18 @@ func TestWatchBatchesAreWholeOrNothing(t *testing.T) {
 
 // A session only rises.
 func TestSessionsOnlyRise(t *testing.T) {
-	w := newWorld(t)
-	w.start("a", &fake{cluster: newCluster(7)})
-	c, end := w.client(client.Config{}, "a")
-	defer end()
-	s := c.NewSession(rooted.Token{Incarnation: 1, Term: 1, Index: 5})
-	s.Saw(rooted.Token{Incarnation: 1, Term: 1, Index: 4})
-	if got := s.Token().Index; got != 5 {
-		t.Errorf("it fell to %d", got)
-	}
-	if s.Saw(rooted.Token{Incarnation: 1, Term: 1, Index: 6}); s.Token().Index != 6 {
-		t.Errorf("it stays at %s", s.Token())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start("a", &fake{cluster: newCluster(7)})
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		s := c.NewSession(rooted.Token{Incarnation: 1, Term: 1, Index: 5})
+		s.Saw(rooted.Token{Incarnation: 1, Term: 1, Index: 4})
+		if got := s.Token().Index; got != 5 {
+			t.Errorf("it fell to %d", got)
+		}
+		if s.Saw(rooted.Token{Incarnation: 1, Term: 1, Index: 6}); s.Token().Index != 6 {
+			t.Errorf("it stays at %s", s.Token())
+		}
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/hook"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/state"
 )
 
@@ -59,7 +60,7 @@ func TestP61HookIsToldWhatTheDocumentsShow(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `{"owners":{"9223372036854775809":"m2","18":null,"99":"m1"},"because":[1,2]}`)
 	})
-	got, err := place(t, url+"/place", 10*time.Second)
+	got, err := place(t, url+"/place", proctest.Patience)
 	if err != nil || !maps.Equal(got, map[state.RegionID]state.MemberID{1<<63 + 1: "m2"}) {
 		t.Errorf("it says %v, %v; want what was asked about, and nothing of what it has no opinion of", got, err)
 	}
@@ -100,7 +101,7 @@ func TestP61HookThatAnswersNonsenseHasNotAnswered(t *testing.T) {
 			<-release
 		}, hook.Late},
 	} {
-		within := 10 * time.Second
+		within := proctest.Patience
 		if c.want == hook.Late {
 			within = 100 * time.Millisecond
 		}
@@ -108,10 +109,10 @@ func TestP61HookThatAnswersNonsenseHasNotAnswered(t *testing.T) {
 			t.Errorf("%s: it says %v, %v; want %s", name, got, err, c.want)
 		}
 	}
-	if _, err := place(t, "http://127.0.0.1:1/place", 10*time.Second); hook.WhyOf(err) != hook.Unreachable {
+	if _, err := place(t, "http://"+proctest.Addrs(t, 1)[0]+"/place", proctest.Patience); hook.WhyOf(err) != hook.Unreachable {
 		t.Errorf("nobody is there: %v", err)
 	}
-	if _, err := place(t, "file:///etc/passwd", 10*time.Second); hook.WhyOf(err) != hook.Unreachable {
+	if _, err := place(t, "file:///etc/passwd", proctest.Patience); hook.WhyOf(err) != hook.Unreachable {
 		t.Errorf("a file: %v", err)
 	}
 	if hook.WhyOf(context.DeadlineExceeded) != hook.Late || hook.WhyOf(errors.New("x")) != hook.Unreachable {
