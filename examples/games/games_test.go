@@ -315,7 +315,7 @@ func TestC25C64C65C67P81GamesGoOn(t *testing.T) {
 // Boards on a machine that has much to do: 1,000 on four cores, of which one is killed each 5 s and started again.
 func TestLongGames(t *testing.T) {
 	if !*long {
-		t.Skip("minutes: -games.long")
+		t.Skip("of the long form: ./scripts/test.sh --long, or -games.long")
 	}
 	s := start(t, 4, 2*time.Second, "--cadence-idle-evict", "1h")
 	s.players.play(s.ctx, 1000)

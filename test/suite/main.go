@@ -163,11 +163,12 @@ func burn(n int) (stop func(), err error) {
 	}, err
 }
 
-// goCommand runs the go command with this environment, and the garbage of compilers, of which
-// there is much, collected seldom.
+// goCommand runs the go command with this environment, less what nokv reads of it, and the garbage of
+// compilers, of which there is much, collected seldom. It may need a proxy to download modules, which
+// no test may see: package hermetic takes the rest away in test binaries.
 func goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, "go", args...)
-	c.Env = append(os.Environ(), "GOGC=400")
+	c.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOKV_") }), "GOGC=400")
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = 30 * time.Second
 	return c

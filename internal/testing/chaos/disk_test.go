@@ -153,10 +153,13 @@ func (r *run) wantWords(what, said string, words ...string) {
 	}
 }
 
-// segment is the newest log file of a root peer that was written to, and where the
-// last frame that was written begins and ends: behind it, and in a file prepared for
-// use, may be what is left of a former use.
-func (r *run) segment(m int) (path string, raw []byte, last, end int) {
+// span is a part of a file.
+type span struct{ begin, end int }
+
+// segment is the newest log file of a root peer that was written to, and where its
+// frames are: behind them, and in a file prepared for use, may be what is left of a
+// former use.
+func (r *run) segment(m int) (path string, raw []byte, frames []span) {
 	r.t.Helper()
 	all, err := filepath.Glob(filepath.Join(r.c.Workdir(m), "root.events.wal", "*.wal"))
 	if err != nil || len(all) == 0 {
@@ -167,21 +170,24 @@ func (r *run) segment(m int) (path string, raw []byte, last, end int) {
 			r.t.Fatal(err)
 		}
 		for next := sector; next+sector <= len(raw) && bytes.Equal(raw[next+saltAt:next+saltAt+8], raw[useAt:useAt+8]); {
-			last, end = next, next+frameHeader+int(binary.LittleEndian.Uint32(raw[next:]))
+			end := next + frameHeader + int(binary.LittleEndian.Uint32(raw[next:]))
+			frames = append(frames, span{next, end})
 			next = (end + sector - 1) / sector * sector
 		}
-		if end > 0 {
-			return all[i], raw, last, end
+		if len(frames) > 0 {
+			return all[i], raw, frames
 		}
 	}
 	r.t.Fatalf("%s has an empty log", place(m))
-	return "", nil, 0, 0
+	return "", nil, nil
 }
 
-// The log's frames begin at sectors, with their length, and say at saltAt which use
-// of the segment they are of, which is at useAt of the file.
+// The log's frames begin at sectors, with their length, and say at numberAt which
+// they are and at saltAt which use of the segment they are of, which is at useAt of
+// the file.
 const (
 	sector      = 512
+	numberAt    = 8
 	saltAt      = 16
 	useAt       = 40
 	frameHeader = 36
@@ -205,7 +211,8 @@ func (r *run) overwrite(path string, at int, b []byte) {
 func beginTorn(r *run, f fault) *active {
 	m := r.c.find(f.target)
 	a := r.killNow(m)
-	path, raw, _, end := r.segment(m)
+	path, raw, frames := r.segment(m)
+	end := frames[len(frames)-1].end
 	garbage := make([]byte, 40+r.rng.IntN(3*sector))
 	for i := range garbage {
 		garbage[i] = byte(1 + r.rng.IntN(255))
@@ -232,11 +239,16 @@ func beginTorn(r *run, f fault) *active {
 func beginBitFlip(r *run, f fault) *active {
 	m := r.c.find(f.target)
 	a := r.killNow(m)
-	path, raw, last, _ := r.segment(m)
-	at := r.rng.IntN(last) // the last frame may be torn
-	for raw[at] == 0 {
-		at--
+	path, raw, frames := r.segment(m)
+	must := []span{{0, useAt + 8}} // the segment's header
+	for i, f := range frames[:len(frames)-1] {
+		// The last frame may be torn; one that a start wrote again has a copy that counts.
+		if again := frames[i+1].begin + numberAt; !bytes.Equal(raw[f.begin+numberAt:f.begin+numberAt+8], raw[again:again+8]) {
+			must = append(must, f)
+		}
 	}
+	damaged := must[r.rng.IntN(len(must))]
+	at := damaged.begin + r.rng.IntN(damaged.end-damaged.begin)
 	whole := raw[at]
 	r.overwrite(path, at, []byte{whole ^ 1<<r.rng.IntN(8)})
 	r.wantWords("a flipped bit at "+strconv.Itoa(at), r.refusedStart(m), "damage in "+path, "at offset")

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/test/hermetic"
 	"github.com/nokv/nokv/test/size"
 )
 
@@ -22,7 +24,7 @@ var (
 	runs         = size.Int("chaos.runs", 0, 5, "run so many random schedules in TestRuns")
 	firstSeed    = flag.Uint64("chaos.seed", 0, "seed of the first of them, the others follow; 0: a random one")
 	scheduleFile = flag.String("chaos.schedule", "", "`file` with a schedule to run in TestRuns, instead of random ones")
-	keepIn       = flag.String("chaos.out", os.TempDir(), "`folder` for what a failed run leaves")
+	keepIn       = flag.String("chaos.out", cmp.Or(os.Getenv(hermetic.Logs), os.TempDir()), "`folder` for what a failed run leaves")
 )
 
 func TestMain(m *testing.M) {
