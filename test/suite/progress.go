@@ -3,11 +3,15 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 )
+
+// maxTold bounds how many running tests are named.
+const maxTold = 4
 
 // silence is how long nothing is told at most while tests run.
 const silence = 20 * time.Second
@@ -24,7 +28,7 @@ type progress struct {
 	ended float64
 	count int
 	told  time.Time
-	// running are the tests that run, and since when, by package and name.
+	// running are the tests that run, and since when, by package and name; "" is the package.
 	running map[[2]string]time.Time
 }
 
@@ -42,7 +46,7 @@ func (p *progress) take(e event) {
 	defer p.mu.Unlock()
 	key := [2]string{e.Package, e.Test}
 	switch {
-	case e.Action == "run" || e.Action == "cont":
+	case e.Action == "start" || e.Action == "run" || e.Action == "cont":
 		p.running[key] = time.Now()
 	case e.Test != "" && (e.ends() || e.Action == "pause"):
 		delete(p.running, key)
@@ -50,6 +54,7 @@ func (p *progress) take(e event) {
 		p.ended += p.weights[e.Package]
 		p.count++
 		p.told = time.Now()
+		delete(p.running, key)
 		word := map[string]string{"pass": "ok", "skip": "none", "fail": "FAILED"}[e.Action]
 		fmt.Fprintf(p.out, "[%3d of %d] %-6s %6.1f s  %-36s %s\n", p.count, len(p.weights), word, e.Elapsed, short(e.Package), p.left())
 	}
@@ -57,10 +62,15 @@ func (p *progress) take(e event) {
 
 // left says how much time has gone and how much may be left.
 func (p *progress) left() string {
-	gone := time.Since(p.begun)
+	gone, done := time.Since(p.begun), p.ended
+	for key, since := range p.running {
+		if key[1] == "" {
+			done += min(time.Since(since).Seconds(), p.weights[key[0]])
+		}
+	}
 	text := gone.Round(time.Second).String() + " gone"
-	if p.ended > p.all/20 && p.count < len(p.weights) {
-		text += fmt.Sprintf(", about %s left", time.Duration(float64(gone)*(p.all-p.ended)/p.ended).Round(5*time.Second))
+	if done > p.all/10 && p.count < len(p.weights) {
+		text += fmt.Sprintf(", about %s left", time.Duration(float64(gone)*(p.all-done)/done).Round(5*time.Second))
 	}
 	return text
 }
@@ -94,15 +104,17 @@ func (p *progress) tellRunning() {
 		return
 	}
 	p.told = time.Now()
-	var names []string
-	for key, since := range p.running {
-		if !strings.Contains(key[1], "/") {
-			names = append(names, fmt.Sprintf("%s %s (%.0f s)", short(key[0]), key[1], time.Since(since).Seconds()))
-		}
+	tests := slices.DeleteFunc(slices.Collect(maps.Keys(p.running)), func(key [2]string) bool { return key[1] == "" || strings.Contains(key[1], "/") })
+	slices.SortFunc(tests, func(a, b [2]string) int { return p.running[a].Compare(p.running[b]) })
+	names := make([]string, 0, maxTold)
+	for _, key := range tests[:min(len(tests), maxTold)] {
+		names = append(names, fmt.Sprintf("%s %s (%.0f s)", short(key[0]), key[1], time.Since(p.running[key]).Seconds()))
 	}
-	slices.Sort(names)
-	if len(names) == 0 {
+	switch more := len(tests) - len(names); {
+	case len(names) == 0:
 		names = []string{"the go command builds"}
+	case more > 0:
+		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	fmt.Fprintf(p.out, "[%3d of %d] %s; running: %s\n", p.count, len(p.weights), p.left(), strings.Join(names, ", "))
 }

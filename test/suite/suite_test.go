@@ -183,6 +183,7 @@ func TestProgress(t *testing.T) {
 	var out bytes.Buffer
 	p := newProgress(&out, []pkg{{path: module + "/a", weight: 30}, {path: module + "/b", weight: 10}})
 	p.begun = time.Now().Add(-time.Minute)
+	p.take(event{Action: "start", Package: module + "/b"})
 	p.take(event{Action: "run", Package: module + "/b", Test: "TestSlow"})
 	p.tellRunning()
 	if out.Len() != 0 {

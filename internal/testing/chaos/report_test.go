@@ -50,6 +50,9 @@ func (r *run) keep() {
 	if !r.t.Failed() || r.c == nil {
 		return
 	}
+	if err := os.MkdirAll(*keepIn, 0o755); err != nil {
+		r.t.Errorf("a folder for what a failed run leaves: %v", err)
+	}
 	dir, err := os.MkdirTemp(*keepIn, fmt.Sprintf("nokv-chaos-%d-", r.s.seed))
 	if err != nil {
 		r.t.Error(err)
