@@ -13,10 +13,11 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	kills    = flag.Int("kills", 20, "kill -9 and restart so many processes in TestR04RandomKills")
+	kills    = size.Int("kills", 20, 200, "kill -9 and restart so many processes in TestR04RandomKills")
 	killSeed = flag.Uint64("kill-seed", 0, "seed of TestR04RandomKills; 0: a new one")
 )
 

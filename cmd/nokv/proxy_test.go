@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,9 +20,10 @@ import (
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/test/size"
 )
 
-var proxyRounds = flag.Int("proxy-rounds", 2, "end so many workers in TestP84P85NokvProxyServesThroughAKill, by kill -9 and in order in turn, and start them again")
+var proxyRounds = size.Int("proxy-rounds", 2, 40, "end so many workers in TestP84P85NokvProxyServesThroughAKill, by kill -9 and in order in turn, and start them again")
 
 func TestP80ProxysWords(t *testing.T) {
 	for _, c := range []struct{ line, want string }{

@@ -20,10 +20,11 @@ import (
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/test/size"
 )
 
 var (
-	replaces    = flag.Int("replaces", 2, "replace so many root peers in TestReplaceALostRootPeer, each in a cluster of its own: lost followers, lost leaders and living followers in turn, which first the seed says")
+	replaces    = size.Int("replaces", 2, 20, "replace so many root peers in TestReplaceALostRootPeer, each in a cluster of its own: lost followers, lost leaders and living followers in turn, which first the seed says")
 	replaceSeed = flag.Uint64("replace-seed", 0, "seed of TestReplaceALostRootPeer; 0: a new one")
 )
 

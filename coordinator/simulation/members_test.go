@@ -10,7 +10,7 @@ import (
 	"github.com/nokv/nokv/test/size"
 )
 
-var memberSeeds = size.Int("member-seeds", 50, 500, "how many seeds the simulation with members runs")
+var memberSeeds = size.Int("member-seeds", 50, 2000, "how many seeds the simulation with members runs")
 
 // memberKinds are the faults of members that must have happened.
 var memberKinds = []string{

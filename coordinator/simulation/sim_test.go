@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	seeds = size.Int("seeds", 200, 3000, "how many seeds the simulation runs")
+	seeds = size.Int("seeds", 200, 20_000, "how many seeds the simulation runs")
 	first = flag.Uint64("seed", 1, "the first seed")
 	lose  = flag.Uint64("lose", 16, "a seed that this divides loses a root peer's disk for ever, and has it replaced")
 	goOn  = flag.Bool("go-on", false, "go on after a seed that failed")

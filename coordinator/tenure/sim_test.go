@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	simSeeds = size.Int("tenure.seeds", 20, 300, "seeds of the simulation")
+	simSeeds = size.Int("tenure.seeds", 20, 2000, "seeds of the simulation")
 	simFirst = flag.Uint64("tenure.seed", 1, "first seed of the simulation")
 )
 

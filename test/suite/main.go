@@ -31,6 +31,7 @@ checks too: go vet, staticcheck, gofumpt, generated code, builds for other syste
 // options are the command line.
 type options struct {
 	long, checks       bool
+	sizes              bool
 	repeat, load       int
 	run                string
 	packages, ofGoTest []string
@@ -51,7 +52,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	ok, err := o.runAll(ctx)
+	if o.sizes {
+		err = o.printSizes(ctx)
+	}
+	ok := o.sizes
+	if !o.sizes {
+		ok, err = o.runAll(ctx)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "test:", err)
 	}
@@ -69,6 +76,7 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 		f.PrintDefaults()
 	}
 	f.BoolVar(&o.long, "long", false, "the long form: searches and simulations in full size, mutations, attacks, chaos; hours")
+	f.BoolVar(&o.sizes, "sizes", false, "list what the short form and the long one do, and run nothing")
 	f.IntVar(&o.repeat, "repeat", 1, "run everything `N` times, and print a table of the tests by failures")
 	f.IntVar(&o.load, "load", 0, "keep `K` processors busy meanwhile")
 	f.StringVar(&o.run, "run", "", "only tests that match this `pattern`, as of go test")

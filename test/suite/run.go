@@ -109,6 +109,7 @@ func (o *options) list(ctx context.Context, times durations) ([]pkg, error) {
 				return nil, err
 			}
 			size += len(code)
+			k.files = append(k.files, filepath.Join(p.Dir, name))
 			for _, m := range fuzzTarget.FindAllSubmatch(code, -1) {
 				k.fuzz = append(k.fuzz, string(m[1]))
 			}
@@ -130,8 +131,8 @@ type pkg struct {
 	path string
 	// weight is about how many seconds the tests take.
 	weight float64
-	// fuzz are the names of its fuzz targets.
-	fuzz []string
+	// files are those with tests, fuzz the names of its fuzz targets.
+	files, fuzz []string
 }
 
 var fuzzTarget = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(f \*testing\.F\)`)

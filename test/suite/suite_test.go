@@ -270,3 +270,23 @@ func TestTheListOfPackages(t *testing.T) {
 		}
 	}
 }
+
+func TestSizes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x_test.go")
+	code := "package x\n\nimport \"" + module + "/test/size\"\n\nvar (\n\tseeds = size.Int(\"seeds\", 1_00, 5*1000, \"how many\")\n\tall = size.Bool(\"all\", \"do all\")\n\tlong = size.Long()\n)\n"
+	if err := os.WriteFile(path, []byte(code), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	found, err := sizesOf(module+"/x", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := writeSizes(&out, found); err != nil {
+		t.Fatal(err)
+	}
+	want := "PACKAGE  FLAG    SHORT  LONG      WHAT\nx        -seeds  1_00   5 * 1000  how many\nx        -all    no     yes       do all\n"
+	if out.String() != want {
+		t.Errorf("printed:\n%s\nwant:\n%s", &out, want)
+	}
+}

@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	runs         = size.Int("chaos.runs", 0, 5, "run so many random schedules in TestRuns")
+	runs         = size.Int("chaos.runs", 0, 50, "run so many random schedules in TestRuns")
 	firstSeed    = flag.Uint64("chaos.seed", 0, "seed of the first of them, the others follow; 0: a random one")
 	scheduleFile = flag.String("chaos.schedule", "", "`file` with a schedule to run in TestRuns, instead of random ones")
 	keepIn       = flag.String("chaos.out", cmp.Or(os.Getenv(hermetic.Logs), os.TempDir()), "`folder` for what a failed run leaves")

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	seeds = size.Int("seeds", 100, 1000, "how many seeds the simulation runs")
+	seeds = size.Int("seeds", 100, 20_000, "how many seeds the simulation runs")
 	first = flag.Uint64("seed", 1, "the first seed")
 	lose  = flag.Uint64("lose", 16, "a seed that this divides loses a disk for ever, and has its peer replaced")
 )
