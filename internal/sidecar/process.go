@@ -24,14 +24,29 @@ type process struct {
 const guardian = `trap "" HUP INT QUIT TERM USR1 USR2; read _; kill -9 0`
 
 // start runs a command that leads a group, so that it makes none of its own, and a guardian in that, so
-// that no other group ever has its number. Where there is no /bin/sh, and so no guardian, the command itself ends
-// with this process, on Linux.
+// that no other group ever has its number. The guardian is there before the command is: until then its process
+// waits at a gate, and ends there with this one. Where there is no /bin/sh, and so no guardian, the command itself
+// ends with this process, on Linux.
 func start(argv, env []string, stdin io.Reader, stdout, stderr io.Writer) (*process, error) {
-	watched, alive, err := os.Pipe()
+	p, err := startAt(argv, env, stdin, stdout, stderr, func() {})
 	if err != nil {
 		return nil, fmt.Errorf("start the command: %w", err)
 	}
-	p := &process{cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{})}
+	return p, nil
+}
+
+// startAt is start, which calls a function before the guardian is there.
+func startAt(argv, env []string, stdin io.Reader, stdout, stderr io.Writer, unguarded func()) (*process, error) {
+	g, err := newGate(argv)
+	if err != nil {
+		return nil, err
+	}
+	watched, alive, err := os.Pipe()
+	if err != nil {
+		g.close()
+		return nil, err
+	}
+	p := &process{cmd: g.cmd, ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, stdout, stderr
 	p.cmd.SysProcAttr = procs.Attributes()
@@ -41,20 +56,20 @@ func start(argv, env []string, stdin io.Reader, stdout, stderr io.Writer) (*proc
 	go func() { // joined by ended
 		defer close(p.ended)
 		defer alive.Close()
+		defer g.close()
 		// The kernel ends the child with the thread that made it, so this one has to stay.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		guarded := false
-		if err == nil {
-			guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: p.cmd.Process.Pid}
-			guarded = guard.Start() == nil
-		}
-		_ = watched.Close()
-		begun <- err
-		if err != nil {
+		if err := p.cmd.Start(); err != nil {
+			_ = watched.Close()
+			begun <- err
 			return
 		}
+		unguarded()
+		guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: p.cmd.Process.Pid}
+		guarded := guard.Start() == nil
+		_ = watched.Close()
+		begun <- g.open()
 		_ = p.cmd.Wait() // how it ended is read from its state
 		// What it started may have its listener, and serve: it goes too.
 		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
@@ -64,7 +79,7 @@ func start(argv, env []string, stdin io.Reader, stdout, stderr io.Writer) (*proc
 	}()
 	if err := <-begun; err != nil {
 		<-p.ended
-		return nil, fmt.Errorf("start the command: %w", err)
+		return nil, err
 	}
 	return p, nil
 }
