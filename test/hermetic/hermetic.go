@@ -11,6 +11,8 @@
 package hermetic
 
 import (
+	"bytes"
+	"cmp"
 	"maps"
 	"os"
 	"path/filepath"
@@ -52,14 +54,18 @@ const nowhere = os.DevNull
 // Environ is the environment of tests, made of this process's.
 func Environ() []string {
 	env := map[string]string{"HOME": nowhere, "XDG_RUNTIME_DIR": nowhere, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
-	// The go command finds these by HOME.
-	if home, err := os.UserHomeDir(); err == nil {
-		env["GOPATH"] = filepath.Join(home, "go")
-	}
+	// The go command finds these by HOME, unless its file of settings says something.
 	if dir, err := os.UserConfigDir(); err == nil {
 		env["GOENV"] = filepath.Join(dir, "go", "env")
 	}
-	if dir, err := os.UserCacheDir(); err == nil {
+	settings, _ := os.ReadFile(cmp.Or(os.Getenv("GOENV"), env["GOENV"])) // which need not be there
+	says := func(name string) bool {
+		return bytes.Contains(append([]byte("\n"), settings...), []byte("\n"+name+"="))
+	}
+	if home, err := os.UserHomeDir(); err == nil && !says("GOPATH") {
+		env["GOPATH"] = filepath.Join(home, "go")
+	}
+	if dir, err := os.UserCacheDir(); err == nil && !says("GOCACHE") {
 		env["GOCACHE"] = filepath.Join(dir, "go-build")
 	}
 	for _, v := range os.Environ() {

@@ -28,6 +28,20 @@ func TestEnviron(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
+	if err := os.MkdirAll(filepath.Join(home, "settings"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	settings := filepath.Join(home, "settings", "env")
+	if err := os.WriteFile(settings, []byte("GOPRIVATE=x\nGOCACHE=/elsewhere\nGOPATH=/elsewhere\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOENV", settings)
+	for _, v := range Environ() {
+		if strings.HasPrefix(v, "GOPATH=") || strings.HasPrefix(v, "GOCACHE=") || strings.HasPrefix(v, "GOENV=") && v != "GOENV="+settings {
+			t.Errorf("over the go command's own settings, tests have %s", v)
+		}
+	}
+	t.Setenv("GOENV", "")
 	got := slices.DeleteFunc(Environ(), func(v string) bool { return strings.HasPrefix(v, "PATH=") })
 	cache, err := os.UserCacheDir()
 	if err != nil {

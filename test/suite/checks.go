@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -31,7 +33,15 @@ var checks = []check{
 	{name: "staticcheck", words: []string{"tool", "-modfile=tools/go.mod", "staticcheck", "./..."}},
 	{name: "gofumpt", words: []string{"tool", "-modfile=tools/go.mod", "gofumpt", "-l", "."}, mend: "go tool -modfile=tools/go.mod gofumpt -w ."},
 	{name: "generated code", dir: "tools", words: []string{"run", "./protogen", "-check", "../proto"}, mend: "go generate ./proto/..."},
-	{name: "build for darwin/arm64", env: []string{"GOOS=darwin", "GOARCH=arm64", "CGO_ENABLED=0"}, words: []string{"list", "-export", "-f", "{{with .Error}}{{.}}{{end}}", "./..."}},
+	{name: "build for " + otherSystem(), env: []string{"GOOS=" + otherSystem(), "GOARCH=arm64", "CGO_ENABLED=0"}, words: []string{"list", "-export", "-f", "{{with .Error}}{{.}}{{end}}", "./..."}},
+}
+
+// otherSystem is one that is supported and is not this one.
+func otherSystem() string {
+	if runtime.GOOS == "linux" {
+		return "darwin"
+	}
+	return "linux"
 }
 
 // runChecks runs checks, one after the other, and returns what failed.
@@ -76,6 +86,12 @@ func (c check) again() string {
 	if c.mend != "" {
 		return c.mend
 	}
-	words := append(append([]string{}, c.env...), "go", strings.Join(c.words, " "))
+	words := append(slices.Clone(c.env), "go")
+	if c.dir != "" {
+		words = append(words, "-C", c.dir)
+	}
+	for _, w := range c.words {
+		words = append(words, quoted(w))
+	}
 	return strings.Join(words, " ")
 }

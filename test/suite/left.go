@@ -22,6 +22,7 @@ func leftProcesses(run string, within time.Duration) (left []string) {
 	mark := []byte(hermetic.Run + "=" + run)
 	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) { // nothing tells of the end of another's child
 		left = nil
+		over := time.Since(begun) > within
 		environs, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, name := range environs {
 			environ, err := os.ReadFile(name)
@@ -35,11 +36,11 @@ func leftProcesses(run string, within time.Duration) (left []string) {
 				continue // it has ended, and nobody has asked how
 			}
 			left = append(left, fmt.Sprintf("a process was left behind: %s", shorten(strings.ReplaceAll(strings.Trim(string(words), "\x00"), "\x00", " "), 200)))
-			if time.Since(begun) > within {
+			if over {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}
-		if len(left) == 0 || time.Since(begun) > within {
+		if len(left) == 0 || over {
 			return left
 		}
 	}

@@ -44,6 +44,7 @@ type options struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	o, err := parse(os.Args[1:], os.Stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -111,6 +112,11 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 
 // runAll runs the whole as often as it is asked for; false: something failed.
 func (o *options) runAll(ctx context.Context) (bool, error) {
+	unlock, err := o.lock()
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
 	old, err := filepath.Glob(filepath.Join(o.folder, "run-*"))
 	if err != nil {
 		return false, err
@@ -127,7 +133,11 @@ func (o *options) runAll(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	var runs []*result
-	for n := 1; n <= o.repeat && ctx.Err() == nil; n++ {
+	if o.repeat > 1 {
+		defer func() { printTable(o.stdout, runs) }()
+	}
+	passed := true
+	for n := 1; n <= o.repeat; n++ {
 		if o.repeat > 1 {
 			fmt.Fprintf(o.stdout, "run %d of %d\n", n, o.repeat)
 		}
@@ -135,21 +145,34 @@ func (o *options) runAll(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, err
 		}
+		if ctx.Err() != nil {
+			return false, errors.New("interrupted: what has not run has not passed")
+		}
 		runs = append(runs, r)
 		r.print(o.stdout)
-		if err := times.add(r, o.folder); err != nil {
-			return false, err
+		passed = passed && r.passed()
+		if o.load == 0 && o.run == "" && len(o.ofGoTest) == 0 && r.passed() { // another run takes as long
+			if err := times.add(r, o.folder); err != nil {
+				return false, err
+			}
 		}
 	}
-	if o.repeat > 1 {
-		printTable(o.stdout, runs)
+	return passed, nil
+}
+
+// lock keeps other runs of the same checkout away from the folder.
+func (o *options) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(o.folder, 0o755); err != nil {
+		return nil, err
 	}
-	for _, r := range runs {
-		if !r.passed() {
-			return false, nil
-		}
+	f, err := os.OpenFile(filepath.Join(o.folder, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
 	}
-	return ctx.Err() == nil, context.Cause(ctx)
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s is used by another run of the tests in this checkout: wait for its end (%w)", o.folder, err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
 }
 
 // burn keeps processors busy until what it returns is called.
@@ -173,14 +196,23 @@ func burn(n int) (stop func(), err error) {
 
 // goCommand runs the go command with this environment, less what nokv reads of it, and the garbage of
 // compilers, of which there is much, collected seldom. It may need a proxy to download modules, which
-// no test may see: package hermetic takes the rest away in test binaries.
+// no test may see: package hermetic takes the rest away in test binaries. When it is asked to end, what
+// it has started is, as it would be by Ctrl-C.
 func goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOKV_") }), "GOGC=400")
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
-	c.WaitDelay = 30 * time.Second
+	c.SysProcAttr = procs.Attributes()
+	c.Cancel = func() error {
+		err := syscall.Kill(-c.Process.Pid, syscall.SIGINT)
+		time.AfterFunc(graceful, func() { _ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) })
+		return err
+	}
+	c.WaitDelay = 2 * graceful
 	return c
 }
+
+// graceful is how long the go command and what it has started may take to end.
+const graceful = 3 * time.Second
 
 // atOnce is how many packages are built or tested at once: much of what tests of
 // processes do is waiting.

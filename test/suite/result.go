@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nokv/nokv/test/hermetic"
 )
 
 // event is a line of `go test -json`.
@@ -26,9 +28,9 @@ func (e event) ends() bool { return e.Action == "pass" || e.Action == "fail" || 
 
 // result is what one run found.
 type result struct {
-	folder string
-	long   bool
-	took   time.Duration
+	folder  string
+	options *options
+	took    time.Duration
 	// passes and skips count tests, without their parts.
 	passes  int
 	skipped []test
@@ -37,8 +39,10 @@ type result struct {
 	seconds map[string]float64
 	// output of what has not passed, by package and test; of a build by its import path.
 	output map[[2]string]*strings.Builder
-	// failing are the tests that failed, and those above them.
-	failing map[[2]string]bool
+	// failing are the tests that failed, and those above them; running have begun and not ended; begun is how many
+	// tests of a package have.
+	failing, running map[[2]string]bool
+	begun            map[string]int
 	// checks failed beside the tests.
 	checks []failure
 	// left are processes and files that tests left behind.
@@ -55,9 +59,17 @@ type failure struct{ name, why, again string }
 
 func (r *result) take(e event) {
 	if r.output == nil {
-		r.output, r.failing, r.seconds = make(map[[2]string]*strings.Builder), make(map[[2]string]bool), make(map[string]float64)
+		r.output, r.seconds, r.begun = make(map[[2]string]*strings.Builder), make(map[string]float64), make(map[string]int)
+		r.failing, r.running = make(map[[2]string]bool), make(map[[2]string]bool)
 	}
 	key := [2]string{cmp.Or(e.Package, e.ImportPath), e.Test}
+	switch {
+	case e.Test != "" && e.Action == "run":
+		r.running[key] = true
+		r.begun[e.Package]++
+	case e.Test != "" && e.ends():
+		delete(r.running, key)
+	}
 	switch {
 	case e.Output != "":
 		if r.output[key] == nil {
@@ -66,6 +78,11 @@ func (r *result) take(e event) {
 		r.output[key].WriteString(e.Output)
 	case e.ends() && e.Test == "":
 		r.seconds[e.Package] = e.Elapsed
+		for k := range r.running {
+			if k[0] == e.Package && e.Action == "pass" { // of a process that ended itself
+				r.fail(event{Package: k[0], Test: k[1]})
+			}
+		}
 		if e.Action == "fail" {
 			r.fail(e)
 		}
@@ -91,6 +108,7 @@ func (r *result) fail(e event) {
 	if r.failing[key] {
 		return
 	}
+	r.failing[key] = true
 	text := r.text(key)
 	if e.FailedBuild != "" {
 		text = r.text([2]string{e.FailedBuild, ""}) + text
@@ -116,12 +134,19 @@ func (r *result) text(key [2]string) string {
 	return ""
 }
 
-// finish adds packages that never ended: the go command itself was ended, or failed.
+// finish adds packages that never ended, because the go command itself was ended, or failed, and those of
+// which nothing ran.
 func (r *result) finish(packages []pkg, err error, stderr string) {
+	all := r.options.run == "" && len(r.options.ofGoTest) == 0
 	for _, p := range packages {
 		if _, ok := r.seconds[p.path]; !ok {
 			r.failed = append(r.failed, test{p.path, "", "the tests did not end\n" + stderr})
+		} else if all && p.tests > 0 && r.begun[p.path] == 0 && !r.failing[[2]string{p.path, ""}] {
+			r.failed = append(r.failed, test{p.path, "", "no test ran: its process ended itself before, with status 0"})
 		}
+	}
+	if len(r.begun) == 0 && len(r.failed) == 0 {
+		r.failed = append(r.failed, test{module, "", "no test ran: none is called so"})
 	}
 	if err != nil && len(r.failed) == 0 {
 		r.failed = append(r.failed, test{module, "", fmt.Sprintf("go test: %v\n%s", err, stderr)})
@@ -166,28 +191,41 @@ func shorten(s string, n int) string {
 
 // again is the command that repeats a test alone.
 func (r *result) again(f test) string {
-	long := ""
-	if r.long {
-		long = "NOKV_TEST_LONG=1 "
+	words := []string{"go", "test", "./" + short(f.pkg), "-count=1"}
+	if r.options.long {
+		words = append([]string{hermetic.Long + "=1"}, append(words, "-timeout", r.options.deadline.String())...)
 	}
-	command := "go test ./" + short(f.pkg) + " -count=1"
+	for line := range strings.Lines(f.why) {
+		m := seeds.FindStringSubmatch(strings.TrimSpace(line))
+		if m != nil && m[1] != "" { // the test says itself how
+			return strings.Join(append(slices.DeleteFunc(words, func(w string) bool { return !strings.HasPrefix(w, hermetic.Long) }), m[1]), " ")
+		}
+		if m != nil {
+			words = append(words, m[2])
+			break
+		}
+	}
 	if f.name != "" {
 		var parts []string
 		for part := range strings.SplitSeq(f.name, "/") {
 			parts = append(parts, "^"+regexp.QuoteMeta(part)+"$")
 		}
-		command += " -run '" + strings.Join(parts, "/") + "'"
+		words = append(words, "-run", quoted(strings.Join(parts, "/")))
 	}
-	for line := range strings.Lines(f.why) {
-		if m := seeds.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
-			if m[1] != "" {
-				return long + m[1]
-			}
-			command += " " + m[2]
-			break
-		}
+	for _, w := range r.options.ofGoTest {
+		words = append(words, quoted(w))
 	}
-	return long + command
+	return strings.Join(words, " ")
+}
+
+var plain = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
+
+// quoted is a word as a shell reads it.
+func quoted(word string) string {
+	if plain.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // maxReasons bounds the lines that say why one test failed.
@@ -237,8 +275,13 @@ func exists(path string) bool {
 
 func indent(s string) string { return "    " + strings.ReplaceAll(s, "\n", "\n    ") }
 
+var digits = regexp.MustCompile(`\d+`)
+
 // printTable says of several runs how many failed, and how often each test did.
 func printTable(w io.Writer, runs []*result) {
+	if len(runs) == 0 {
+		return
+	}
 	counts, bad := make(map[string]int), 0
 	var took []time.Duration
 	for _, r := range runs {
@@ -253,7 +296,7 @@ func printTable(w io.Writer, runs []*result) {
 			counts[f.name]++
 		}
 		for _, line := range r.left {
-			counts[line]++
+			counts[digits.ReplaceAllString(line, "N")]++ // names of temporary files differ
 		}
 	}
 	slices.Sort(took)

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,10 +44,11 @@ func (o *options) once(ctx context.Context, n int, times durations) (*result, er
 	if err != nil {
 		return nil, err
 	}
-	r := &result{folder: folder, long: o.long}
+	r := &result{folder: folder, options: o}
 	env := map[string]string{
 		hermetic.Run: fmt.Sprintf("%d-%d", os.Getpid(), n), hermetic.Logs: filepath.Join(folder, "logs"),
-		hermetic.Report: filepath.Join(folder, "report"), hermetic.Binary: filepath.Join(temp, "nokv"), "TMPDIR": temp, "GOTMPDIR": os.TempDir(),
+		hermetic.Report: filepath.Join(folder, "report"), hermetic.Binary: filepath.Join(temp, "nokv"), "TMPDIR": temp,
+		"GOTMPDIR": cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir()), // the go command's own files are not the tests'
 	}
 	if o.long {
 		env[hermetic.Long] = "1"
@@ -110,8 +112,11 @@ func (o *options) list(ctx context.Context, times durations) ([]pkg, error) {
 			}
 			size += len(code)
 			k.files = append(k.files, filepath.Join(p.Dir, name))
-			for _, m := range fuzzTarget.FindAllSubmatch(code, -1) {
-				k.fuzz = append(k.fuzz, string(m[1]))
+			for _, m := range declared.FindAllSubmatch(code, -1) {
+				k.tests++
+				if name := string(m[1]); strings.HasPrefix(name, "Fuzz") {
+					k.fuzz = append(k.fuzz, name)
+				}
 			}
 		}
 		k.weight = times.weight(k.path, size)
@@ -131,11 +136,13 @@ type pkg struct {
 	path string
 	// weight is about how many seconds the tests take.
 	weight float64
+	// tests is how many tests, examples and fuzz targets are declared.
+	tests int
 	// files are those with tests, fuzz the names of its fuzz targets.
 	files, fuzz []string
 }
 
-var fuzzTarget = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(f \*testing\.F\)`)
+var declared = regexp.MustCompile(`(?m)^func ((?:Test[^a-z]|Fuzz|Example)\w*)\(`)
 
 // goTest runs the tests of packages, and tells how far it is meanwhile.
 func (o *options) goTest(ctx context.Context, packages []pkg, env map[string]string, r *result) error {

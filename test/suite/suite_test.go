@@ -42,7 +42,7 @@ func TestParse(t *testing.T) {
 // stream is what a run of `go test -json` says, in short.
 func stream(t *testing.T, lines string) *result {
 	t.Helper()
-	r := &result{folder: t.TempDir()}
+	r := &result{folder: t.TempDir(), options: &options{}}
 	for line := range strings.Lines(lines) {
 		action, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		name, output, _ := strings.Cut(rest, " ")
@@ -90,7 +90,7 @@ fail -
 		"  p TestS: s_test.go:7: SKIPPED: no PostgreSQL\n",
 		"\n  p TestA/x_(1)\n    a_test.go:12: got 1, want 2\n", "again: go test ./p -count=1 -run '^TestA$/^x_\\(1\\)$'\n",
 		"again: go test ./p -run TestB -seed 17\n",
-		"again: go test ./p -count=1 -run '^TestR$' -rapid.seed=42\n",
+		"again: go test ./p -count=1 -rapid.seed=42 -run '^TestR$'\n",
 		"output.json\n", "\n1 passed, 3 failed, 1 skipped\n",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -113,7 +113,7 @@ fail -
 // Nothing passes that did not run: a package that cannot be built, one that panics, one that never ends,
 // a go command that fails without a word.
 func TestWhatDidNotRunHasFailed(t *testing.T) {
-	build := &result{}
+	build := &result{options: &options{}}
 	for _, line := range []string{
 		`{"ImportPath":"p [p.test]","Action":"build-output","Output":"./a.go:3:1: undefined: x\n"}`,
 		`{"ImportPath":"p [p.test]","Action":"build-fail"}`,
@@ -137,6 +137,22 @@ func TestWhatDidNotRunHasFailed(t *testing.T) {
 		row.r.finish([]pkg{{path: module + "/p"}}, errors.New("exit status 1"), "")
 		if row.r.passed() || len(row.r.failed) != 1 || !strings.Contains(reasons(row.r.failed[0].why, maxReasons), row.want) {
 			t.Errorf("%s: %+v", name, row.r.failed)
+		}
+	}
+	// A process that ends itself with status 0, before or in a test, and a pattern that none has.
+	for name, row := range map[string]struct {
+		lines, run string
+		want       string
+	}{
+		"before": {"pass -\n", "", "no test ran"},
+		"in":     {"run TestA\npass TestA\nrun TestB\noutput TestB     b_test.go:1: and then\npass -\n", "", "and then"},
+		"none":   {"pass -\n", "Nothing", "none is called so"},
+	} {
+		r := stream(t, row.lines)
+		r.options.run = row.run
+		r.finish([]pkg{{path: module + "/p", tests: 2}}, nil, "")
+		if r.passed() || len(r.failed) != 1 || !strings.Contains(r.failed[0].why, row.want) {
+			t.Errorf("ends itself %s: %+v", name, r.failed)
 		}
 	}
 	quiet := stream(t, "run TestA\npass TestA\npass -\n")
@@ -288,5 +304,65 @@ func TestSizes(t *testing.T) {
 	want := "PACKAGE  FLAG    SHORT  LONG      WHAT\nx        -seeds  1_00   5 * 1000  how many\nx        -all    no     yes       do all\n"
 	if out.String() != want {
 		t.Errorf("printed:\n%s\nwant:\n%s", &out, want)
+	}
+}
+
+// What is printed to repeat a test is one command of a shell.
+func TestAgainIsACommand(t *testing.T) {
+	r := &result{options: &options{long: true, deadline: 12 * time.Hour, ofGoTest: []string{"-race", "-tags", "a b"}}}
+	got := r.again(test{module + "/p", "TestX/a_client's_removal_$(x)", ""})
+	if want := `NOKV_TEST_LONG=1 go test ./p -count=1 -timeout 12h0m0s -run '^TestX$/^a_client'\''s_removal_\$\(x\)$' -race -tags 'a b'`; got != want {
+		t.Errorf("%s, want\n%s", got, want)
+	}
+	if got := r.again(test{module + "/p", "TestX", "x_test.go:1: repeat: go test ./p -seed 7"}); got != "NOKV_TEST_LONG=1 go test ./p -seed 7" {
+		t.Error(got)
+	}
+	for _, c := range checks {
+		out, err := exec.Command("/bin/sh", "-c", "go() { for w; do echo \"$w\"; done; }; "+c.again()).Output()
+		if err != nil || c.mend == "" && !strings.HasSuffix("\n"+string(out), "\n"+strings.Join(c.words, "\n")+"\n") {
+			t.Errorf("%s: a shell makes %q of %s: %v", c.name, out, c.again(), err)
+		}
+	}
+}
+
+func TestOneRunAtATime(t *testing.T) {
+	o := &options{folder: t.TempDir()}
+	unlock, err := o.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.lock(); err == nil || !strings.Contains(err.Error(), "another run") {
+		t.Errorf("a second run: %v", err)
+	}
+	unlock()
+	if unlock, err = o.lock(); err != nil {
+		t.Errorf("behind the first: %v", err)
+	}
+	unlock()
+}
+
+// A run that is interrupted ends what the go command has started.
+func TestInterruptedEndsAll(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\ntrap '' INT\nsleep 1000 &\necho begins\nwait; wait\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	ctx, cancel := context.WithCancel(t.Context())
+	c := goCommand(ctx)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("begins\n"))); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	_, _ = io.ReadAll(out) // ends with the last process that has it
+	if c.Wait() == nil {
+		t.Error("an interrupted command has ended well")
 	}
 }
