@@ -361,7 +361,13 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	if err != nil {
 		return err
 	}
-	noteErr := d.note(filepath.Join(e.devNotes(), fmt.Sprintf("dev-%d-%08x.json", d.file.PID, rand.Uint32())))
+	noteErr := os.MkdirAll(e.devNotes(), 0o700)
+	if noteErr == nil {
+		noteErr = ownFolder(e.devNotes())
+	}
+	if noteErr == nil {
+		noteErr = d.note(filepath.Join(e.devNotes(), fmt.Sprintf("dev-%d-%08x.json", d.file.PID, rand.Uint32())))
+	}
 	if noteErr != nil {
 		d.logger.Warn("the note that other commands find the cluster by cannot be written: tell them where it is with NOKV_COORDINATOR_ADDR", "err", noteErr)
 	}

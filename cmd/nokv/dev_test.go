@@ -210,6 +210,73 @@ func TestAKilledDevIsNotFound(t *testing.T) {
 	}
 }
 
+// A folder of notes that is not this user's alone, and what is no note in one that is, are another one's word:
+// nothing there is read, waited for or removed, and a dev says that it cannot be found.
+func TestForeignNotesOfDev(t *testing.T) {
+	dir, aside := t.TempDir(), t.TempDir()
+	kept := filepath.Join(aside, "dev-settings.json")
+	if err := os.WriteFile(kept, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := &env{getenv: func(name string) string { return map[string]string{"XDG_RUNTIME_DIR": dir}[name] }}
+	if err := os.Symlink(aside, e.devNotes()); err != nil {
+		t.Fatal(err)
+	}
+	if d := e.runningDev(); d != nil {
+		t.Errorf("behind a link: %+v", d)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Errorf("a file behind a link was removed: %v", err)
+	}
+	if err := os.Remove(e.devNotes()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(e.devNotes(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(e.devNotes(), "dev-1-a.json"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(e.devNotes(), "dev-2-b.json")
+	f, err := writeLocked(path, &devFile{Coordinators: []string{"c:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if d := e.runningDev(); d == nil || d.Coordinators[0] != "c:1" { // it waits for no pipe
+		t.Errorf("of a running dev: %+v", d)
+	}
+	for _, mode := range []os.FileMode{0o720, 0o702, 0o777} {
+		if err := os.Chmod(e.devNotes(), mode); err != nil {
+			t.Fatal(err)
+		}
+		if d := e.runningDev(); d != nil {
+			t.Errorf("where others may write (%v): %+v", mode, d)
+		}
+	}
+	if err := os.Chmod(e.devNotes(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if d := e.runningDev(); d != nil {
+		t.Errorf("of a torn note: %+v", d)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the note of a running dev was removed: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if d := e.runningDev(); d != nil {
+		t.Errorf("of a dev that has ended: %+v", d)
+	}
+	if left, _ := filepath.Glob(filepath.Join(e.devNotes(), "*")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 // devNotesIn are the notes of running devs in an environment.
 func devNotesIn(t *testing.T, env []string) []string {
 	t.Helper()

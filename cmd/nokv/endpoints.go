@@ -59,22 +59,38 @@ func (d *devFile) export() string {
 func (e *env) runningDev() *devFile {
 	var newest *devFile
 	var since time.Time
+	if ownFolder(e.devNotes()) != nil {
+		return nil
+	}
 	names, _ := filepath.Glob(filepath.Join(e.devNotes(), "dev-*.json"))
 	for _, name := range names {
-		info, err := os.Stat(name)
+		info, err := os.Lstat(name)
 		if err != nil {
 			continue
 		}
-		d := readDevFile(name)
-		if d == nil {
+		d, running := readNote(name)
+		if !running {
 			_ = os.Remove(name)
-			continue
 		}
-		if newest == nil || info.ModTime().After(since) {
+		if d != nil && (newest == nil || info.ModTime().After(since)) {
 			newest, since = d, info.ModTime()
 		}
 	}
 	return newest
+}
+
+// ownFolder returns why a folder is not this user's alone: what stands in it, and what becomes of it, would be
+// another one's word.
+func ownFolder(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || !ok || int(owner.Uid) != os.Getuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s is not a folder that only this user can write: remove it, or set XDG_RUNTIME_DIR", path)
+	}
+	return nil
 }
 
 // writeWhole makes a file of JSON, whole or not at all.
@@ -119,26 +135,33 @@ func writeLocked(path string, content any) (_ *os.File, err error) {
 
 // readDevFile returns nil when no `nokv dev` runs that wrote the file.
 func readDevFile(path string) *devFile {
-	f, err := os.Open(path)
+	d, _ := readNote(path)
+	return d
+}
+
+// readNote reads where a `nokv dev` is, nil when that cannot be known, and says whether it runs.
+func readNote(path string) (_ *devFile, running bool) {
+	// What is no file of this user's is not followed, and not waited for.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil
+		return nil, false
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil {
-		return nil
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, false
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Getuid() {
-		return nil // somebody else's: its addresses are not to be trusted
+		return nil, false // somebody else's: its addresses are not to be trusted
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil // its writer has ended: nothing else holds the lock of readers up
+		return nil, false // its writer has ended: nothing else holds the lock of readers up
 	}
 	var d devFile
 	if json.NewDecoder(f).Decode(&d) != nil || len(d.Coordinators) == 0 {
-		return nil
+		return nil, true
 	}
-	return &d
+	return &d, true
 }
 
 // endpointFlags say where coordinators are, and who asks them.

@@ -62,7 +62,7 @@ func leftFiles(temp string) (left []string) {
 		return []string{err.Error()}
 	}
 	for _, e := range entries {
-		left = append(left, "a file was left behind in the temporary folder: "+e.Name())
+		left = append(left, fmt.Sprintf("a file was left behind in the temporary folder: %q", e.Name()))
 	}
 	return left
 }

@@ -78,11 +78,7 @@ func (r *result) take(e event) {
 		r.output[key].WriteString(e.Output)
 	case e.ends() && e.Test == "":
 		r.seconds[e.Package] = e.Elapsed
-		for k := range r.running {
-			if k[0] == e.Package && e.Action == "pass" { // of a process that ended itself
-				r.fail(event{Package: k[0], Test: k[1]})
-			}
-		}
+		r.failUnended(e.Package)
 		if e.Action == "fail" {
 			r.fail(e)
 		}
@@ -98,6 +94,25 @@ func (r *result) take(e event) {
 	}
 }
 
+// failUnended notes the tests of a package that has ended which have not: of a process that was ended or that
+// ended itself. The parts come first, which say most.
+func (r *result) failUnended(pkg string) {
+	var names []string
+	for key := range r.running {
+		if key[0] == pkg {
+			names = append(names, key[1])
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(strings.Count(b, "/")-strings.Count(a, "/"), strings.Compare(a, b))
+	})
+	for _, name := range names {
+		r.output[[2]string{pkg, name}] = cmp.Or(r.output[[2]string{pkg, name}], new(strings.Builder))
+		r.output[[2]string{pkg, name}].WriteString("\n    the test did not end\n")
+		r.fail(event{Package: pkg, Test: name})
+	}
+}
+
 // fail notes a failed test, but for one of which a part failed, and a failed package without a
 // failed test.
 func (r *result) fail(e event) {
@@ -105,15 +120,28 @@ func (r *result) fail(e event) {
 	for name := range parents(e.Test) {
 		r.failing[[2]string{e.Package, name}] = true
 	}
-	if r.failing[key] {
+	text := r.text(key)
+	if r.failing[key] && (e.Test != "" || !saysMore(text)) {
 		return
 	}
 	r.failing[key] = true
-	text := r.text(key)
 	if e.FailedBuild != "" {
 		text = r.text([2]string{e.FailedBuild, ""}) + text
 	}
 	r.failed = append(r.failed, test{e.Package, e.Test, text})
+}
+
+// frame are the lines that a package's output has whatever it is.
+var frame = regexp.MustCompile(`^(?:FAIL|PASS|ok|exit status|coverage:|===|---|\s|$)`)
+
+// saysMore says whether a package's own output has more than that a test failed.
+func saysMore(output string) bool {
+	for line := range strings.Lines(output) {
+		if !frame.MatchString(line) {
+			return true
+		}
+	}
+	return false
 }
 
 // parents are the tests that a test is a part of, and its package, "".
@@ -140,7 +168,7 @@ func (r *result) finish(packages []pkg, err error, stderr string) {
 	all := r.options.run == "" && len(r.options.ofGoTest) == 0
 	for _, p := range packages {
 		if _, ok := r.seconds[p.path]; !ok {
-			r.failed = append(r.failed, test{p.path, "", "the tests did not end\n" + stderr})
+			r.failed = append(r.failed, test{p.path, "", fmt.Sprintf("the tests did not end: go test: %v\n%s", err, stderr)})
 		} else if all && p.tests > 0 && r.begun[p.path] == 0 && !r.failing[[2]string{p.path, ""}] {
 			r.failed = append(r.failed, test{p.path, "", "no test ran: its process ended itself before, with status 0"})
 		}
@@ -157,18 +185,30 @@ func (r *result) passed() bool { return len(r.failed)+len(r.checks)+len(r.left) 
 
 var (
 	// telling are lines that say why a test failed.
-	telling = regexp.MustCompile(`^\s+[\w.-]+\.go:\d+: |^panic: |^fatal error: |DATA RACE|^\S+\.go:\d+:\d+: |did not end|^got:|^want:|^\s+\[rapid\]`)
+	telling = regexp.MustCompile(`^\s+[\w.-]+\.go:\d+: |^panic: |^fatal error: |DATA RACE|^\S+\.go:\d+:\d+: |did not end|^got:|^\s+\[rapid\]`)
 	// seeds are lines that say how to repeat a run by chance.
 	seeds = regexp.MustCompile(`repeat: (go test .*)$|(-rapid\.(?:failfile|seed)=\S+)`)
 )
 
-// reasons are the first lines of an output that say why, at most n.
+// maxOfOne bounds the lines of one message.
+const maxOfOne = 6
+
+// reasons are the first lines of an output that say why, at most n: those that are known to, and the ones
+// that go on behind them.
 func reasons(output string, n int) string {
 	var lines []string
+	more := 0
 	for line := range strings.Lines(output) {
 		line = strings.TrimRight(line, "\n")
-		if telling.MatchString(line) {
+		switch {
+		case telling.MatchString(line):
+			more = maxOfOne
+		case strings.HasPrefix(line, "=== ") || strings.HasPrefix(strings.TrimSpace(line), "--- "):
+			more = 0
+		}
+		if more > 0 {
 			lines = append(lines, shorten(strings.TrimSpace(line), 600))
+			more--
 		}
 	}
 	if len(lines) == 0 { // nothing is known of its shape: the end says most
@@ -184,7 +224,7 @@ func reasons(output string, n int) string {
 
 func shorten(s string, n int) string {
 	if len(s) > n {
-		return s[:n] + " ..."
+		return strings.ToValidUTF8(s[:n], "") + " ..."
 	}
 	return s
 }
@@ -229,7 +269,7 @@ func quoted(word string) string {
 }
 
 // maxReasons bounds the lines that say why one test failed.
-const maxReasons = 8
+const maxReasons = 12
 
 // print says how a run ended; what failed comes last.
 func (r *result) print(w io.Writer) {

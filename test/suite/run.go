@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -48,7 +47,6 @@ func (o *options) once(ctx context.Context, n int, times durations) (*result, er
 	env := map[string]string{
 		hermetic.Run: fmt.Sprintf("%d-%d", os.Getpid(), n), hermetic.Logs: filepath.Join(folder, "logs"),
 		hermetic.Report: filepath.Join(folder, "report"), hermetic.Binary: filepath.Join(temp, "nokv"), "TMPDIR": temp,
-		"GOTMPDIR": cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir()), // the go command's own files are not the tests'
 	}
 	if o.long {
 		env[hermetic.Long] = "1"

@@ -62,6 +62,7 @@ func TestWhatFailedIsSaidWithItsReasonAndCommand(t *testing.T) {
 	r := stream(t, `run TestA
 run TestA/x_(1)
 output TestA/x_(1)     a_test.go:12: got 1, want 2
+output TestA/x_(1)         line two
 output TestA/x_(1)     a_test.go:13: the log of c1: a line that says nothing
 fail TestA/x_(1)
 fail TestA
@@ -88,7 +89,7 @@ fail -
 	for _, want := range []string{
 		"  explorer: 7 worlds\n",
 		"  p TestS: s_test.go:7: SKIPPED: no PostgreSQL\n",
-		"\n  p TestA/x_(1)\n    a_test.go:12: got 1, want 2\n", "again: go test ./p -count=1 -run '^TestA$/^x_\\(1\\)$'\n",
+		"\n  p TestA/x_(1)\n    a_test.go:12: got 1, want 2\n    line two\n", "again: go test ./p -count=1 -run '^TestA$/^x_\\(1\\)$'\n",
 		"again: go test ./p -run TestB -seed 17\n",
 		"again: go test ./p -count=1 -rapid.seed=42 -run '^TestR$'\n",
 		"output.json\n", "\n1 passed, 3 failed, 1 skipped\n",
@@ -154,6 +155,17 @@ func TestWhatDidNotRunHasFailed(t *testing.T) {
 		if r.passed() || len(r.failed) != 1 || !strings.Contains(r.failed[0].why, row.want) {
 			t.Errorf("ends itself %s: %+v", name, r.failed)
 		}
+	}
+	// What has not ended with its process is named, with what it said, beside what failed before; and what the
+	// package says itself.
+	hang := stream(t, "run TestA\noutput TestA     a_test.go:1: first\nfail TestA\nrun TestB\nrun TestB/x\noutput TestB/x panic: test timed out after 5s\noutput - goroutines leaked\noutput - FAIL\nfail -\n")
+	hang.finish([]pkg{{path: module + "/p", tests: 2}}, errors.New("exit status 1"), "")
+	var names []string
+	for _, f := range hang.failed {
+		names = append(names, f.name+": "+strings.ReplaceAll(reasons(f.why, maxReasons), "\n", "; "))
+	}
+	if want := []string{"TestA: a_test.go:1: first", "TestB/x: panic: test timed out after 5s; ; the test did not end", ": goroutines leaked"}; !slices.Equal(names[:min(2, len(names))], want[:2]) || len(names) != 3 || !strings.Contains(names[2], "goroutines leaked") {
+		t.Errorf("failed: %q, want %q", names, want)
 	}
 	quiet := stream(t, "run TestA\npass TestA\npass -\n")
 	quiet.finish([]pkg{{path: module + "/p"}}, errors.New("exit status 2"), "no space left on device")
@@ -245,7 +257,7 @@ func TestWhatIsLeftBehindIsFound(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if left := leftFiles(dir); len(left) != 1 || !strings.HasSuffix(left[0], ": x") {
+	if left := leftFiles(dir); len(left) != 1 || !strings.HasSuffix(left[0], `: "x"`) {
 		t.Errorf("a folder with a file has %v", left)
 	}
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
