@@ -256,7 +256,7 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 		"absent while it was there":           {"Root writes", func(s *small) { s.move(absence, 196, 197) }},
 		"refused as stale with its epoch":     {"Root writes", func(s *small) { s.stale(196) }},
 		"removed at an epoch that it had not": {"Root writes", func(s *small) { s.writes[removal].conf = 7 }},
-		"alive with a failed disk":            {"Fail-stop", func(s *small) { s.failed[0].lived = time.Hour }},
+		"alive with a failed disk":            {"Fail-stop", func(s *small) { s.failed[0].lived = time.Minute }},
 		"an end without an error":             {"Fail-stop", func(s *small) { s.failed[0].code = 0 }},
 		"an end without a reason":             {"Fail-stop", func(s *small) { s.failed[0].said = false }},
 		"a violation that a process knew":     {"counted by a process", func(s *small) { s.violations = append(s.violations, errNoRole) }},

@@ -33,7 +33,7 @@ func (r *run) heal() {
 }
 
 // lateCall is how much longer than its deadline a call may take on a busy machine.
-const lateCall = patience
+const lateCall = patience / 4
 
 // rests says whether all root peers have applied the whole log as it is known, and
 // the last handover is closed in it.

@@ -16,7 +16,7 @@ const tsoAhead = 60_000
 
 // goneWithin is how long a process may live after its storage failed: a second, and
 // what a busy machine takes to end it.
-const goneWithin = patience
+const goneWithin = patience / 4
 
 // judge checks every promise and returns what is broken, each by its name. It
 // replays the log once. Nobody adds to the evidence any more.
