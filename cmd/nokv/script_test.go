@@ -245,6 +245,11 @@ var scrubs = []struct {
 // line says.
 func (s *script) scrub(text, line string) string {
 	text = strings.ReplaceAll(text, s.dir, "DIR")
+	for i := 0; i < len(s.words); i += 2 { // which of them it is stays to be seen
+		if strings.HasPrefix(s.words[i], "$NOBODY") {
+			text = strings.ReplaceAll(text, s.words[i+1], s.words[i])
+		}
+	}
 	for _, scrub := range scrubs {
 		text = scrub.pattern.ReplaceAllStringFunc(text, func(match string) string {
 			if strings.TrimSpace(match) != "" && strings.Contains(line, match) {
