@@ -33,14 +33,21 @@ func rawly(t *testing.T, addr, said string, closeWrite bool) string {
 
 func rawlyBy(t *testing.T, c net.Conn, said string, closeWrite bool) string {
 	t.Helper()
+	got, _ := untilItEnds(t, c, said, closeWrite)
+	return got
+}
+
+// untilItEnds is what came behind what was said, and why no more: nil when the other side ended it.
+func untilItEnds(t *testing.T, c net.Conn, said string, closeWrite bool) (string, error) {
+	t.Helper()
 	_, err := io.WriteString(c, said)
 	must(t, err)
 	if closeWrite {
 		must(t, c.(*net.TCPConn).CloseWrite())
 	}
 	must(t, c.SetReadDeadline(time.Now().Add(proctest.Patience)))
-	got, _ := io.ReadAll(c)
-	return string(got)
+	got, err := io.ReadAll(c)
+	return string(got), err
 }
 
 // A caller who says nothing more is not told that it went well: its request was given up.

@@ -36,22 +36,29 @@ func bodiesThatStop(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 	}))
 	front := serveAt(t, w.lan, w.proxy(proxy.Config{BodySilence: 30 * time.Second, BodyWithin: 10 * time.Second, MaxReplay: 10}).Lookup())
-	for _, row := range []struct{ name, path, body, want string }{
-		{"of a length", "/", "Content-Length: 100\r\n\r\nx", "HTTP/1.1 408 "},
-		{"of which nothing came", "/", "Content-Length: 100\r\n\r\n", "HTTP/1.1 408 "},
-		{"that is kept", "/kept", "Content-Length: 10\r\n\r\nx", "HTTP/1.1 408 "},
-		{"in chunks", "/", "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n", "HTTP/1.1 408 "},
-		{"longer than what is thrown away", "/", "Content-Length: 1000000\r\n\r\nx", "HTTP/1.1 408 "},
-		{"that the member does not read", "/early", "Content-Length: 100\r\n\r\nx", "HTTP/1.1 200 "},
-		{"without an owner", "/", "K: zz\r\nContent-Length: 100\r\n\r\nx", "HTTP/1.1 404 "},
+	for _, row := range []struct {
+		name, path, body, want string
+		behind                 time.Duration
+	}{
+		{"of a length", "/", "Content-Length: 100\r\n\r\nx", "HTTP/1.1 408 ", 30 * time.Second},
+		{"of which nothing came", "/", "Content-Length: 100\r\n\r\n", "HTTP/1.1 408 ", 30 * time.Second},
+		{"that is kept", "/kept", "Content-Length: 10\r\n\r\nx", "HTTP/1.1 408 ", 10 * time.Second},
+		{"in chunks", "/", "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n", "HTTP/1.1 408 ", 30 * time.Second},
+		{"longer than what is thrown away", "/", "Content-Length: 1000000\r\n\r\nx", "HTTP/1.1 408 ", 30 * time.Second},
+		{"that the member does not read", "/early", "Content-Length: 100\r\n\r\nx", "HTTP/1.1 200 ", 30 * time.Second},
+		{"without an owner", "/", "K: zz\r\nContent-Length: 100\r\n\r\nx", "HTTP/1.1 404 ", 30 * time.Second},
 	} {
 		head := "POST " + row.path + " HTTP/1.1\r\nHost: h\r\n"
 		if !strings.Contains(row.body, "K: ") {
 			head += "K: k\r\n"
 		}
-		got := rawlyBy(t, w.lan.connect(t, front), head+row.body, false)
-		if !strings.HasPrefix(got, row.want) || !strings.Contains(got, "\r\nConnection: close\r\n") {
-			t.Errorf("a body %s: the caller is told %q, want %sand the end of the connection", row.name, got, row.want)
+		begin := time.Now()
+		got, err := untilItEnds(t, w.lan.connect(t, front), head+row.body, false)
+		if err != nil || !strings.HasPrefix(got, row.want) || !strings.Contains(got, "\r\nConnection: close\r\n") {
+			t.Errorf("a body %s: the caller is told %q %v, want %sand the end of the connection", row.name, got, err, row.want)
+		}
+		if took := time.Since(begin); took < row.behind || took > row.behind+2*time.Second { // which net/http waits for what is on its way
+			t.Errorf("a body %s: the connection ends behind %v, want %v", row.name, took, row.behind)
 		}
 	}
 	synctest.Wait()

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
@@ -50,13 +51,7 @@ next:
 			t.Fatal(err)
 		}
 		for _, d := range distances {
-			other := fmt.Sprintf("127.0.0.1:%d", addr.Port+d)
-			mark, err := net.ListenPacket("udp", other) // as procs marks what it gives
-			if err != nil {
-				continue next
-			}
-			t.Cleanup(func() { _ = mark.Close() })
-			if !proctest.Free(other) {
+			if !procs.Take(addr.Port + d) {
 				continue next
 			}
 		}

@@ -208,6 +208,18 @@ func (h *hosting) lastAcquired(since time.Time, workers ...int) (last time.Time,
 	return last, n
 }
 
+// firstAcquired is when the first was.
+func (h *hosting) firstAcquired(since time.Time, workers ...int) (first time.Time) {
+	for _, i := range workers {
+		for _, e := range h.said(i) {
+			if e.Event == "acquired" && e.Time.After(since) && (first.IsZero() || e.Time.Before(first)) {
+				first = e.Time
+			}
+		}
+	}
+	return first
+}
+
 // oneOwnerAnEpoch checks that no region was acquired twice at one epoch.
 func (h *hosting) oneOwnerAnEpoch() {
 	h.t.Helper()
@@ -273,6 +285,9 @@ func TestC06WorkersEnd(t *testing.T) {
 	h.eventually(func(context.Context) error { return h.hosts(hostedPoints, 2, 3) })
 	last, _ = h.lastAcquired(begin, 2, 3)
 	hung := last.Sub(begin)
+	if first := h.firstAcquired(begin, 2, 3).Sub(begin); first < 2*time.Second { // a slow machine makes it longer; its last frame was a while before
+		t.Errorf("the regions of a worker that hangs were given away after %s: dead_after is 5s", first)
+	}
 	if is, signals := h.state("w2"); is != rootv1.MemberState_MEMBER_STATE_FAILED || !slices.Contains(signals, "silent") || slices.Contains(signals, "probe_refused") {
 		t.Errorf("the worker that hangs is %s by %v, want it failed by its silence", is, signals)
 	}

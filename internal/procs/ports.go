@@ -38,19 +38,32 @@ func Addrs(n int) ([]string, error) {
 			return nil, errors.New("no free loopback ports")
 		}
 		port := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: lowestPort + rand.IntN(highestPort-lowestPort)}
-		addr := port.String()
-		mark, err := net.ListenPacket("udp", addr)
-		if err != nil {
-			continue
+		if take(port) {
+			addrs = append(addrs, port.String())
 		}
-		if _, err := reserve(port); err != nil { // until this process ends
-			_ = mark.Close() // nothing was sent
-			continue
-		}
-		given.ports = append(given.ports, mark)
-		addrs = append(addrs, addr)
 	}
 	return addrs, nil
+}
+
+// Take has a port of loopback as Addrs gives it out, when that is free.
+func Take(port int) bool {
+	given.Lock()
+	defer given.Unlock()
+	return take(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+}
+
+// take keeps a port until this process ends. It needs the mutex of given.
+func take(port *net.TCPAddr) bool {
+	mark, err := net.ListenPacket("udp", port.String())
+	if err != nil {
+		return false
+	}
+	if _, err := reserve(port); err != nil {
+		_ = mark.Close() // nothing was sent
+		return false
+	}
+	given.ports = append(given.ports, mark)
+	return true
 }
 
 // Free says whether nobody listens on an address.

@@ -3,6 +3,7 @@ package sidecar
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -33,9 +34,13 @@ type harness struct {
 	result chan error
 	out    *lockedBuffer
 
-	mu    sync.Mutex
-	calls []string
+	mu sync.Mutex
+	// Guarded by mu: the calls, and the region and epoch of each acquisition.
+	calls    []string
+	acquired []acquisition
 }
+
+type acquisition struct{ Region, Epoch string }
 
 type lockedBuffer struct {
 	mu sync.Mutex
@@ -66,6 +71,11 @@ func (h *harness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	if call != "ready" {
 		h.calls = append(h.calls, call)
+	}
+	if call == "acquire" {
+		var a acquisition
+		_ = json.NewDecoder(r.Body).Decode(&a)
+		h.acquired = append(h.acquired, a)
 	}
 	h.mu.Unlock()
 	if call == "release" {
@@ -132,6 +142,15 @@ func startHarness(t *testing.T, set func(*Config)) *harness {
 	h.Assign(t, "games", ann, "s1")
 	h.AwaitOwner(t, "games", ann, "s1")
 	h.Await(t, "it was asked to acquire", func() bool { return h.called("acquire") > 0 })
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seen := map[acquisition]bool{}
+	for _, a := range h.acquired { // at another epoch is right: on a busy machine a region may be lost and given back
+		if a.Region == "" || a.Epoch == "" || seen[a] {
+			t.Errorf("it was asked to acquire %+v, want each epoch of a region once", h.acquired)
+		}
+		seen[a] = true
+	}
 	return h
 }
 

@@ -21,6 +21,10 @@ import (
 
 const patience = proctest.Patience
 
+// goneWithin is how long a peer with a failed disk may live on: a second, and what a
+// busy machine takes to end it.
+const goneWithin = patience / 4
+
 func TestMain(m *testing.M) { os.Exit(proctest.Main(m)) }
 
 // peers are three real root peers and a client of them.
@@ -271,11 +275,20 @@ func TestFailedSyncEndsTheProcess(t *testing.T) {
 	victim := p.leader()
 	p.silent(victim)
 	p.inject(victim, 30)
+	ended := make(chan time.Time, 1)
+	go func() {
+		<-p.Process(victim).Ended()
+		ended <- time.Now()
+	}()
 	for !strings.Contains(p.Process(victim).Log(), "storage failed for good") {
 		p.mustWrite(1, 0)
 	}
+	failedAt := time.Now()
 	if code := p.Process(victim).Wait(patience); code != 1 {
 		t.Errorf("exit status %d, want 1", code)
+	}
+	if took := (<-ended).Sub(failedAt); took > goneWithin {
+		t.Errorf("it was there for %v", took)
 	}
 	if log := p.Process(victim).Log(); !strings.Contains(log, "input/output error") {
 		t.Errorf("it does not say why:\n%s", log)

@@ -65,7 +65,7 @@ func goodEvidence(t *testing.T) *small {
 	}
 	s.comeAndGo()
 	for _, name := range []string{"root1", "root2", "root3"} {
-		s.peers = append(s.peers, peerEnd{name, uint64(len(s.log)), s.st.Hash()})
+		s.peers = append(s.peers, peerEnd{name, uint64(len(s.log)), s.st.Hash(), newest(s.st.Handovers())})
 	}
 	s.asked = 1000
 	s.failed = []failStop{{name: "root1", fault: "fsync-error", lived: time.Millisecond, code: 1, said: true}}
@@ -190,6 +190,15 @@ func TestAnIdleClusterWrites(t *testing.T) {
 	}
 }
 
+// So is an era that begins behind it, whose handover is open yet.
+func TestAnEraBeginsBehindTheEnd(t *testing.T) {
+	s := goodEvidence(t)
+	s.commit(openClaim())
+	if errs := s.judge(); len(errs) > 0 {
+		t.Error(errors.Join(errs...))
+	}
+}
+
 func TestBrokenPromisesAreFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		promise string
@@ -204,6 +213,23 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 		"an older timestamp later":      {"Tso order", func(s *small) { s.calls[1].CallNS, s.calls[1].ReturnNS = 50, 60 }},
 		"a timestamp far ahead":         {"Tso order", func(s *small) { s.calls[3].First, s.calls[3].WallMS = 100_000<<18, 1 }},
 		"a handover left open":          {"Finality", func(s *small) { s.again(openClaim()) }},
+		"one that peers say is closed": {"Finality", func(s *small) {
+			s.again(openClaim())
+			for i := range s.peers {
+				said := proto.CloneOf(s.st.Handovers()[2])
+				said.Stage = rootv1.HandoverStage_HANDOVER_STAGE_CLOSED
+				s.peers[i].handover = said
+			}
+		}},
+		"one that a peer says is open": {"Finality", func(s *small) {
+			s.peers[1].handover = proto.CloneOf(s.peers[1].handover)
+			s.peers[1].handover.Stage = rootv1.HandoverStage_HANDOVER_STAGE_CONFIRMED
+		}},
+		"no handover": {"Finality", func(s *small) {
+			for i := range s.peers {
+				s.peers[i].applied, s.peers[i].hash = 1, s.hashAt(1)
+			}
+		}},
 		"an answer that nobody logged":  {"Durability", func(s *small) { s.writes[0].tag = "t0" }},
 		"an answer at another position": {"Durability", func(s *small) { s.writes[0].token.Index-- }},
 		"an answer behind the log":      {"Durability", func(s *small) { s.writes[0].token.Index = 99 }},
@@ -256,7 +282,7 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 		"absent while it was there":           {"Root writes", func(s *small) { s.move(absence, 196, 197) }},
 		"refused as stale with its epoch":     {"Root writes", func(s *small) { s.stale(196) }},
 		"removed at an epoch that it had not": {"Root writes", func(s *small) { s.writes[removal].conf = 7 }},
-		"alive with a failed disk":            {"Fail-stop", func(s *small) { s.failed[0].lived = time.Hour }},
+		"alive with a failed disk":            {"Fail-stop", func(s *small) { s.failed[0].lived = time.Minute }},
 		"an end without an error":             {"Fail-stop", func(s *small) { s.failed[0].code = 0 }},
 		"an end without a reason":             {"Fail-stop", func(s *small) { s.failed[0].said = false }},
 		"a violation that a process knew":     {"counted by a process", func(s *small) { s.violations = append(s.violations, errNoRole) }},

@@ -128,6 +128,7 @@ type ack struct {
 type peerEnd struct {
 	name          string
 	applied, hash uint64
+	handover      *rootv1.Handover // the newest, as it says
 }
 
 // failStop is a process whose storage failed.

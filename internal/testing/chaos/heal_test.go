@@ -33,7 +33,7 @@ func (r *run) heal() {
 }
 
 // lateCall is how much longer than its deadline a call may take on a busy machine.
-const lateCall = patience
+const lateCall = patience / 4
 
 // rests says whether all root peers have applied the whole log as it is known, and
 // the last handover is closed in it.
@@ -50,7 +50,7 @@ func (r *run) rests() error {
 		if h := s.GetHandover(); h.GetStage() != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED {
 			return fmt.Errorf("Finality: the handover of era %d is at %v", h.GetEra(), h.GetStage())
 		}
-		peers = append(peers, peerEnd{rootPlace(i), s.GetAppliedIndex(), s.GetStateHash()})
+		peers = append(peers, peerEnd{rootPlace(i), s.GetAppliedIndex(), s.GetStateHash(), s.GetHandover()})
 	}
 	r.e.peers = peers
 	return nil

@@ -16,7 +16,7 @@ const tsoAhead = 60_000
 
 // goneWithin is how long a process may live after its storage failed: a second, and
 // what a busy machine takes to end it.
-const goneWithin = patience
+const goneWithin = patience / 4
 
 // judge checks every promise and returns what is broken, each by its name. It
 // replays the log once. Nobody adds to the evidence any more.
@@ -267,23 +267,35 @@ func (j *judge) freshness() error {
 	return nil
 }
 
-// finality: no handover is open when all has healed and is at rest. An era that a busy
-// machine ends behind that moment has one that is open.
+// finality: no handover is open when all has healed and is at rest, in the log replayed,
+// whatever the peers say of it; and they say that of it. Behind that moment only an era
+// may have one that is open which began there: a busy machine ended the one before.
 func (j *judge) finality() error {
-	handovers := j.rested
-	if len(handovers) == 0 {
+	rested, last := newest(j.rested), newest(j.final.Handovers())
+	if rested == nil {
 		return errors.New("nobody ever held the Tenure")
 	}
-	newest := handovers[0]
-	for _, h := range handovers {
-		if h.GetEra() > newest.GetEra() {
-			newest = h
+	for _, h := range []*rootv1.Handover{rested, last} {
+		if h.GetStage() != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED && h.GetEra() <= rested.GetEra() {
+			return fmt.Errorf("the handover of era %d is at %v", h.GetEra(), h.GetStage())
 		}
 	}
-	if newest.GetStage() != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED {
-		return fmt.Errorf("the handover of era %d is at %v", newest.GetEra(), newest.GetStage())
+	for _, p := range j.peers {
+		if h := p.handover; h.GetEra() != rested.GetEra() || h.GetStage() != rested.GetStage() {
+			return fmt.Errorf("%s says that the handover of era %d is at %v, the log replayed to %d has that of era %d at %v", p.name, h.GetEra(), h.GetStage(), p.applied, rested.GetEra(), rested.GetStage())
+		}
 	}
 	return nil
+}
+
+// newest is the handover of the newest era; nil: there is none.
+func newest(handovers []*rootv1.Handover) (found *rootv1.Handover) {
+	for _, h := range handovers {
+		if h.GetEra() > found.GetEra() {
+			found = h
+		}
+	}
+	return found
 }
 
 // failStops: a process is gone soon after its storage failed, and says why.
