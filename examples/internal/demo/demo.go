@@ -179,6 +179,7 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 	if err := json.NewDecoder(read).Decode(&said); err != nil {
 		return nil, noCluster(err)
 	}
+	go func() { _, _ = io.Copy(io.Discard, read) }() // until it has ended: what is not read keeps it from that
 	if len(said.Coordinators) == 0 {
 		return nil, noCluster(errors.New("it names no coordinator"))
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -212,6 +213,26 @@ func TestWhatWasEndedIsNoFailure(t *testing.T) {
 		if got := Main(func(context.Context) error { return row.err }); got != row.status {
 			t.Errorf("%s: exit status %d, want %d", said, got, row.status)
 		}
+	}
+}
+
+// A demo ends however much its cluster prints, of which it reads the first object alone.
+func TestStopEndsAClusterThatPrintsMore(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("NOKV", script(t, "nokv", `trap 'exit 0' TERM; echo '{"coordinators": ["h:1"]}'; head -c 1000000 /dev/zero; while :; do sleep 0.1; done`))
+	d, err := Start(t.Context(), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		d.Stop()
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(3 * endWithin):
+		t.Fatal("Stop does not return")
 	}
 }
 
