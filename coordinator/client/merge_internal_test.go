@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -93,5 +94,15 @@ func TestASilenceThatIsHeardOfLate(t *testing.T) {
 	}
 	if err := <-answered; err != nil {
 		t.Error(err)
+	}
+}
+
+// A caller who is answered finds the coordinator favoured that answered: its next call is not sent elsewhere first.
+func TestAnswersAreGivenBehindTheFavour(t *testing.T) {
+	var order []string
+	p := &pipe[runRequest, runReply]{match: first[runRequest, runReply], judge: func(*endpoint, *request[runRequest, runReply], *runReply) error { return nil }}
+	p.queue, p.sent = []*request[runRequest, runReply]{{finish: func(*runReply, error) { order = append(order, "answer") }}}, 1
+	if err := p.answer(&endpoint{}, &runReply{}, func() { order = append(order, "favour") }); err != nil || !slices.Equal(order, []string{"favour", "answer"}) {
+		t.Errorf("%v, %v", order, err)
 	}
 }

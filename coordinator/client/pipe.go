@@ -314,20 +314,22 @@ func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, sent []*request[Q
 			writer.Wait()
 			sent = p.detach()
 		}()
+		help := func() {
+			if !helped {
+				helped = true
+				w.succeeded(e)
+			}
+		}
 		for err == nil {
 			reply := new(R)
 			switch err = stream.RecvMsg(reply); err {
 			case nil:
-				err = p.answer(e, reply)
+				err = p.answer(e, reply, help)
 			case io.EOF:
 				err = status.Error(codes.Unavailable, "the stream was ended")
 			}
 			if err == nil && p.alone != nil {
 				p.c.hedges.earn()
-			}
-			if err == nil && !helped {
-				helped = true
-				w.succeeded(e)
 			}
 		}
 	}
@@ -376,8 +378,9 @@ func (p *pipe[Q, R]) detach() []*request[Q, R] {
 	return sent
 }
 
-// answer gives a reply to its request.
-func (p *pipe[Q, R]) answer(e *endpoint, reply *R) error {
+// answer gives a reply to its request. help is called before that when e helped: the next
+// call of whoever asked goes there.
+func (p *pipe[Q, R]) answer(e *endpoint, reply *R, help func()) error {
 	p.mu.Lock()
 	i := p.match(p.queue[:p.sent], reply)
 	if i < 0 {
@@ -401,6 +404,10 @@ func (p *pipe[Q, R]) answer(e *endpoint, reply *R) error {
 	}
 	p.waitLocked()
 	p.mu.Unlock()
+	left := apart && p.c.ends.near.Load() != e // others do better, and the stream goes there
+	if !left {
+		help()
+	}
 	switch {
 	case more:
 		return nil
@@ -409,8 +416,8 @@ func (p *pipe[Q, R]) answer(e *endpoint, reply *R) error {
 		return nil
 	case apart:
 		r.finish(nil, errElsewhere{e, err})
-		if p.c.ends.near.Load() != e {
-			return err // others do better, and the stream goes there
+		if left {
+			return err
 		}
 		return nil
 	default:
