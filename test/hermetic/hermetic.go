@@ -4,7 +4,7 @@
 // A test package imports it for its effect: before the first test the process's
 // environment is replaced by Environ's. It promises: (1) what the machine has
 // set (NOKV_* variables, a home folder, settings of PostgreSQL or of a shell, a
-// running `nokv dev`, GOGC) reaches no test; (2) the go command works in tests as
+// running `nokv dev`, GOGC, signals that nohup has ignored) reaches no test; (2) the go command works in tests as
 // it does outside, from the same caches; (3) what a test sets afterwards is left
 // alone, also in processes that it starts and that import this package. It
 // leaves to the tests which ports they use.
@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"maps"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -96,6 +97,12 @@ func init() {
 		_ = os.Setenv(name, value) // which Environ's names cannot fail
 	}
 	syscall.Umask(umask)
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(s) { // by nohup, or a shell that runs tests in the background
+			// Here it stays without effect, and processes that are started begin with its default.
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	// Simulations make garbage: collecting it seldom saves a fifth of their time.
 	debug.SetGCPercent(400)
 }

@@ -1,11 +1,13 @@
 package hermetic
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -75,3 +77,22 @@ func TestThisProcess(t *testing.T) {
 
 // TestChild is what TestThisProcess starts.
 func TestChild(t *testing.T) { t.Logf("certs=%s", os.Getenv("NOKV_CERTS")) }
+
+// Processes that tests start end by the signals of a terminal.
+func TestSignalsEndProcesses(t *testing.T) {
+	for _, name := range []string{"HUP", "INT"} {
+		err := exec.Command("sh", "-c", "kill -"+name+" $$; echo it lives").Run()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || !exit.Sys().(syscall.WaitStatus).Signaled() {
+			t.Errorf("SIG%s: %v", name, err)
+		}
+	}
+}
+
+// So they do where tests run with nohup, or in the background of a shell.
+func TestSignalsEndProcessesOfNohup(t *testing.T) {
+	c := exec.Command("sh", "-c", `trap "" HUP INT; exec "$0" -test.run "^TestSignalsEndProcesses$" -test.v`, os.Args[0])
+	c.Env = append(os.Environ(), made+"=") // as the go command starts it
+	if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
