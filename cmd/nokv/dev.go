@@ -272,19 +272,24 @@ func (d *dev) issue(coordinators int, demo devMembers) error {
 }
 
 // listen opens a loopback listener where the last run had its own, or on a free
-// port when that is taken; "" when there is none.
+// port when that is taken; "" when there is none. A free port is one that no outgoing
+// connection takes while nokv dev does not run.
 func (d *dev) listen(to *[]net.Listener, last []string) string {
-	address := "127.0.0.1:0"
+	var lis net.Listener
 	if i := len(*to); i < len(last) && strings.HasPrefix(last[i], "127.0.0.1:") {
-		address = last[i]
+		var err error
+		if lis, err = net.Listen("tcp", last[i]); err != nil {
+			d.moved = append(d.moved, last[i])
+		}
 	}
-	lis, err := net.Listen("tcp", address)
-	if err != nil {
-		d.moved = append(d.moved, address)
-		lis, err = net.Listen("tcp", "127.0.0.1:0")
-	}
-	if err != nil {
-		return ""
+	if lis == nil {
+		free, err := procs.Addrs(1)
+		if err == nil {
+			lis, err = net.Listen("tcp", free[0])
+		}
+		if err != nil {
+			return ""
+		}
 	}
 	*to = append(*to, lis)
 	return lis.Addr().String()
