@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,7 +33,14 @@ func TestC48PlanAndApply(t *testing.T) {
 		return out
 	}
 	svg := filepath.Join(t.TempDir(), "plan.svg")
-	shown := plan("--svg", svg)
+	var shown planOutput
+	h.eventually(func(context.Context) error { // nobody is given anything before the holder heard it
+		shown = plan("--svg", svg)
+		if i := slices.IndexFunc(shown.Keyspaces[0].Members, func(m plannedMemberOutput) bool { return m.Note != "" }); i >= 0 || len(shown.Keyspaces[0].Members) != 2 {
+			return fmt.Errorf("the members are %+v", shown.Keyspaces[0].Members)
+		}
+		return nil
+	})
 	if len(shown.Operations) != 10 || shown.PlanID == "" || shown.Keyspaces[0].EvensOut || shown.Keyspaces[0].BeforePermille != 2000 || shown.Keyspaces[0].AfterPermille != 1000 {
 		t.Fatalf("the plan is %+v", shown)
 	}
