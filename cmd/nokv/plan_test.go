@@ -75,8 +75,9 @@ func TestC48PlanAndApply(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.rec")
 	h.eventually(func(context.Context) error {
 		var out recordOutput
-		if err := json.Unmarshal([]byte(h.must("plan", "record", file, "-o", "json")), &out); err != nil || out.Samples < 5 {
-			return fmt.Errorf("%d samples: %v", out.Samples, err)
+		r := h.Run("plan", "record", file, "-o", "json", "--timeout", hostedWithin.String(), "--coordinator-addr", h.Coordinators())
+		if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil || out.Samples < 5 {
+			return fmt.Errorf("%d samples: %v: %s", out.Samples, err, r.Stderr)
 		}
 		return nil
 	})
