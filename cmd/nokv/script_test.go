@@ -176,7 +176,7 @@ func (s *script) lines(t *testing.T, d *datadriven.TestData) string {
 	}
 	var v any
 	if err := json.Unmarshal([]byte(last.Stdout), &v); err != nil {
-		t.Fatalf("%s: not one JSON value: %v\n%s\n%s", d.Pos, err, last.Stdout, last.Stderr)
+		return fmt.Sprintf("not one JSON value: %v\n%s\n%s", err, last.Stdout, last.Stderr) // a view may come to have one
 	}
 	var wanted []string
 	for _, arg := range d.CmdArgs {
