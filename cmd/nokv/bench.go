@@ -144,10 +144,19 @@ func runBench(ctx context.Context, e *env, o bench.Config, flags *clientFlags) e
 	if err := e.print(out, func(w *tabwriter.Writer) { benchTable(out, w) }); err != nil {
 		return err
 	}
-	if out.Ops == 0 {
+	return nothingDone(out)
+}
+
+// nothingDone is the error of a run without an operation that succeeded; nil: there are some.
+func nothingDone(out *bench.Result) error {
+	switch {
+	case out.Ops > 0:
+		return nil
+	case out.LastErr == nil:
+		return errors.New("nothing was done in the time: give more, --duration")
+	default:
 		return fmt.Errorf("nothing succeeded: %d errors, the last one: %w", out.Errors, out.LastErr)
 	}
-	return nil
 }
 
 func benchTable(m *bench.Result, w *tabwriter.Writer) {

@@ -32,7 +32,7 @@ func TestC23BenchFailoverMember(t *testing.T) {
 	t.Parallel()
 	svg := filepath.Join(t.TempDir(), "a.svg")
 	var out experiment.MemberReport
-	benchJSON(t, &out, "failover", "--kill", "member", "--rounds", "2", "--regions", "30", "--members", "3", "--duration", "200ms", "--svg", svg)
+	benchJSON(t, &out, "failover", "--kill", "member", "--rounds", "2", "--regions", "30", "--members", "3", "--duration", "1s", "--svg", svg)
 	if out.Action != "kill" || out.Victim != "member" || len(out.Each) != 2 || out.Violations != 0 || out.GrantEntries < 1 {
 		t.Errorf("%+v", out)
 	}
@@ -52,7 +52,7 @@ func TestC23BenchFailoverMember(t *testing.T) {
 func TestBenchMove(t *testing.T) {
 	t.Parallel()
 	var out experiment.DrainReport
-	benchJSON(t, &out, "move", "--rounds", "2", "--regions", "20", "--members", "2", "--rate", "50", "--commits", "1", "--duration", "300ms")
+	benchJSON(t, &out, "move", "--rounds", "2", "--regions", "20", "--members", "2", "--rate", "50", "--commits", "1", "--duration", "2s")
 	if out.Rounds != 2 || out.Violations != 0 || out.Completed < 1 || out.Planned < 1 {
 		t.Errorf("%+v", out)
 	}
@@ -64,7 +64,7 @@ func TestBenchMove(t *testing.T) {
 func TestBenchHeartbeat(t *testing.T) {
 	t.Parallel()
 	var out experiment.HeartbeatReport
-	benchJSON(t, &out, "heartbeat", "--members", "4", "--regions", "30", "--changed", "0.5", "--duration", "200ms", "--kill")
+	benchJSON(t, &out, "heartbeat", "--members", "4", "--regions", "30", "--changed", "0.5", "--duration", "2s", "--kill")
 	if out.Regions != 120 || out.Frames == 0 || out.Reports < 20*out.Frames || out.Refused != 0 || out.BackMs <= 0 || out.Routes == nil {
 		t.Errorf("%+v", out)
 	}

@@ -51,7 +51,7 @@ func TestSecureCluster(t *testing.T) {
 	ask(to("region", "publish", "a", "m")...)
 	ask(to("region", "get", "banana", "--strong")...)
 	ask(to("watch", "--for", "300ms")...)
-	ask(to("bench", "watches", "--watches", "2", "--connections", "1", "--rate", "10", "--warmup", "1ms", "--duration", "200ms")...)
+	ask(to("bench", "watches", "--watches", "2", "--connections", "1", "--rate", "10", "--warmup", "1ms", "--duration", "2s")...)
 	witnessHolds(t, c, to()...)
 	witnessHolds(t, c, roots()...)
 	ask(roots("root", "events")...)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
@@ -187,9 +188,8 @@ func TestHalfMadeFileIsMadeAgain(t *testing.T) {
 	}
 }
 
-// Writers that come together share commits, and each is judged by what the one before
-// has made: of all that expect one version, one has its way.
-func TestWritersShareCommits(t *testing.T) {
+// Writers that come together are judged each by what the one before has made: of all that expect one version, one has its way.
+func TestOfManyWritersOneHasItsWay(t *testing.T) {
 	d := open(t, t.TempDir())
 	defer d.Close()
 	const writers, rounds = 32, 20
@@ -218,9 +218,38 @@ func TestWritersShareCommits(t *testing.T) {
 			t.Errorf("round %d: %d writers have won", round, n)
 		}
 	}
-	if n := d.Commits(); n == 0 || n >= writers*rounds/2 {
-		t.Errorf("%d commits for %d writes", n, writers*rounds)
-	}
+}
+
+// Who comes while a commit is on its way goes in the next one, with all others.
+func TestWhoWaitsSharesACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, t.TempDir())
+		defer d.Close()
+		before, begun, held := d.Commits(), make(chan struct{}), make(chan struct{})
+		var all sync.WaitGroup
+		write := func(key string, admit func() error) {
+			all.Go(func() {
+				if w, err := d.Write(local.Write{Key: []byte(key), Admit: admit}); err != nil || !w.Done {
+					t.Errorf("%s: %+v, %v", key, w, err)
+				}
+			})
+		}
+		write("first", func() error {
+			close(begun)
+			<-held
+			return nil
+		})
+		<-begun
+		for i := range 32 {
+			write(fmt.Sprint(i), func() error { return nil })
+		}
+		synctest.Wait()
+		close(held)
+		all.Wait()
+		if n := d.Commits() - before; n != 2 {
+			t.Errorf("%d commits for one write and 32 that came meanwhile, want 2", n)
+		}
+	})
 }
 
 // A refused writer changes nothing, and costs its neighbours nothing.
