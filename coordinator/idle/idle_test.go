@@ -88,14 +88,14 @@ func TestC38NoTouchIsLostWhileARegionIsReleased(t *testing.T) {
 		w.slow = 200 * time.Millisecond
 		all := keys(50)
 		w.claim("m0", all...)
-		served, waited, again := 0, 0, 0
+		served, waited, again, chance := 0, 0, 0, rand.New(rand.NewPCG(38, 1))
 		for range 4000 {
-			time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
-			key := all[rand.IntN(len(all))]
+			time.Sleep(time.Duration(chance.IntN(10)) * time.Millisecond)
+			key := all[chance.IntN(len(all))]
 			for try := 0; ; try++ {
 				done, no := m.touch(key)
 				if no == nil {
-					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+					time.Sleep(time.Duration(chance.IntN(3)) * time.Millisecond)
 					done()
 					served++
 					break
@@ -111,8 +111,8 @@ func TestC38NoTouchIsLostWhileARegionIsReleased(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			if rand.IntN(300) == 0 {
-				time.Sleep(idleAfter + time.Duration(rand.IntN(1500))*time.Millisecond) // a lull, in which some go
+			if chance.IntN(300) == 0 {
+				time.Sleep(idleAfter + time.Duration(chance.IntN(1500))*time.Millisecond) // a lull, in which some go
 			}
 		}
 		if served != 4000 || waited == 0 || again == 0 {
