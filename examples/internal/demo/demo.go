@@ -176,10 +176,11 @@ func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
 		_ = write.CloseWithError(errors.New("it ended: " + cluster.cmd.ProcessState.String()))
 	}()
 	var said struct{ Coordinators []string }
-	if err := json.NewDecoder(read).Decode(&said); err != nil {
+	err = json.NewDecoder(read).Decode(&said)
+	go func() { _, _ = io.Copy(io.Discard, read) }() // until it has ended: what is not read keeps Stop waiting
+	if err != nil {
 		return nil, noCluster(err)
 	}
-	go func() { _, _ = io.Copy(io.Discard, read) }() // until it has ended: what is not read keeps it from that
 	if len(said.Coordinators) == 0 {
 		return nil, noCluster(errors.New("it names no coordinator"))
 	}
