@@ -45,6 +45,9 @@ const (
 	CAFile   = "ca.crt"
 )
 
+// BesideSuffix ends the names of files that are to take the places of those, all when all are there.
+const BesideSuffix = ".tmp"
+
 // maxFileBytes bounds each of the files.
 const maxFileBytes = 1 << 20
 
@@ -88,11 +91,7 @@ func Open(dir string, o Options) (*Source, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	f, err := readFiles(dir)
-	if err != nil {
-		return nil, err
-	}
-	b, err := parse(dir, f, s.now())
+	b, err := s.settled()
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +99,31 @@ func Open(dir string, o Options) (*Source, error) {
 	s.looked.Store(s.now().UnixNano())
 	s.warnOfKey()
 	return s, nil
+}
+
+// settled reads the folder until it is not between two of the renames of a renewal: what cannot be used and is
+// other files by now, or has the next ones beside it still, is read again. A renewal that was broken off leaves
+// such files for good, and is waited for a second.
+func (s *Source) settled() (*bundle, error) {
+	var before files
+	for tries := 0; ; tries++ {
+		f, err := readFiles(s.dir)
+		if err != nil {
+			return nil, err
+		}
+		b, err := parse(s.dir, f, s.now())
+		if err == nil {
+			return b, nil
+		}
+		waiting, _ := filepath.Glob(filepath.Join(s.dir, "*"+BesideSuffix))
+		if tries > 0 && f.equal(before) && len(waiting) == 0 || tries >= 100 {
+			return nil, err
+		}
+		before = f
+		if tries > 0 {
+			time.Sleep(10 * time.Millisecond) // nothing tells of the end of another process's renewal
+		}
+	}
 }
 
 // warnOfKey is for a key that was just read.

@@ -3,6 +3,9 @@ package mtls_test
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +58,39 @@ func TestRereadKeepsWhoItIs(t *testing.T) {
 			}
 			_ = left.Close()
 			_ = right.Close()
+		})
+	}
+}
+
+// A folder is opened while it is renewed: what stands between two renames is waited for, and a renewal that was
+// broken off there is told as what it left.
+func TestOpenBetweenTwoRenames(t *testing.T) {
+	a := newAuthority(t, "prod", time.Now())
+	for name, goesOn := range map[string]bool{"that goes on": true, "that was broken off": false} {
+		t.Run(name, func(t *testing.T) {
+			dir, next := a.issue(t, principal.Coordinator, "c1", day), a.issue(t, principal.Coordinator, "c1", day)
+			beside := filepath.Join(dir, mtls.CertFile+".1"+mtls.BesideSuffix)
+			for from, to := range map[string]string{mtls.KeyFile: filepath.Join(dir, mtls.KeyFile), mtls.CertFile: beside} {
+				if err := os.Rename(filepath.Join(next, from), to); err != nil {
+					t.Fatal(err)
+				}
+			}
+			renewed := make(chan error, 1)
+			go func() {
+				time.Sleep(50 * time.Millisecond) // the reader has seen what there is by then, or is late: both are right
+				if goesOn {
+					renewed <- os.Rename(beside, filepath.Join(dir, mtls.CertFile))
+					return
+				}
+				renewed <- nil
+			}()
+			_, err := mtls.Open(dir, mtls.Options{})
+			if goesOn && err != nil || !goesOn && (err == nil || !strings.Contains(err.Error(), "tls.key is not the key of ")) {
+				t.Errorf("it is opened with %v", err)
+			}
+			if err := <-renewed; err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

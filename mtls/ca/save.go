@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/nokv/nokv/mtls"
 )
 
 // file of a folder that is written.
@@ -68,7 +70,7 @@ func (f file) give(made *os.File, place string) error {
 
 // write writes a file beside its place and returns its name.
 func write(dir string, f file) (name string, err error) {
-	tmp, err := os.CreateTemp(dir, f.name+".*.tmp") // for its owner alone
+	tmp, err := os.CreateTemp(dir, f.name+".*"+mtls.BesideSuffix) // for its owner alone
 	if err != nil {
 		return "", err
 	}
