@@ -107,6 +107,7 @@ func Open(dir string, o Options) (*Source, error) {
 func (s *Source) settled() (*bundle, error) {
 	var before files
 	for tries := 0; ; tries++ {
+		waiting, _ := filepath.Glob(filepath.Join(s.dir, "*"+BesideSuffix)) // before the rest is read: it may end meanwhile
 		f, err := readFiles(s.dir)
 		if err != nil {
 			return nil, err
@@ -115,7 +116,6 @@ func (s *Source) settled() (*bundle, error) {
 		if err == nil {
 			return b, nil
 		}
-		waiting, _ := filepath.Glob(filepath.Join(s.dir, "*"+BesideSuffix))
 		if tries > 0 && f.equal(before) && len(waiting) == 0 || tries >= 100 {
 			return nil, err
 		}

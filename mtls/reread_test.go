@@ -94,3 +94,32 @@ func TestOpenBetweenTwoRenames(t *testing.T) {
 		})
 	}
 }
+
+// Whoever opens a folder while it is renewed again and again always gets one that belongs together.
+func TestOpenWhileItIsRenewed(t *testing.T) {
+	a := newAuthority(t, "prod", time.Now())
+	dir := a.issue(t, principal.Coordinator, "c1", day)
+	renewed := make(chan error, 1)
+	go func() {
+		for range 50 {
+			if _, err := a.Renew(dir, a.now, 0); err != nil {
+				renewed <- err
+				return
+			}
+		}
+		renewed <- nil
+	}()
+	for {
+		if _, err := mtls.Open(dir, mtls.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-renewed:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+		}
+	}
+}
