@@ -64,6 +64,8 @@ type Config struct {
 	RootPeers map[uint64]string
 	// TenureTTL is how long a confirmation of authority is good for; 0 trusts no clock.
 	TenureTTL time.Duration
+	// TenureTTLMost is up to where it grows while confirmations come late; 0: it does not.
+	TenureTTLMost time.Duration
 	// IDStart and TSOStart are the lowest id and timestamp ever to serve: 2^60 ids
 	// are left above the one, and the other is at most ten minutes ahead of the clock.
 	IDStart, TSOStart uint64
@@ -169,7 +171,7 @@ func New(cfg Config) (*Coordinator, error) {
 	c.reach = newReachability(c.root.Status, c.clock, cfg.Logger.Named("root"))
 	c.prober = newProber(cfg.TLS, cfg.Dial)
 	c.holder, err = tenure.New(tenure.Config{
-		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL,
+		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL, MostTTL: cfg.TenureTTLMost,
 		IDStart: cfg.IDStart, TSOStart: cfg.TSOStart,
 		Root: c.root, Views: authorityViews{c.follower}, Probe: c.prober.probe, Alarm: c.prober.broken,
 		Clock: c.clock, Logger: cfg.Logger.Named("tenure"),
@@ -320,7 +322,9 @@ func (v authorityViews) Authority() (tenure.Authority, bool) {
 	if view.State == nil || view.Token.Index == 0 || !view.Loaded() {
 		return tenure.Authority{}, false
 	}
-	a := tenure.Authority{Tenure: view.State.Tenure(), Index: view.Token.Index, FeatureLevel: view.State.FeatureLevel()}
+	a := tenure.Authority{Tenure: view.State.Tenure(), Index: view.Token.Index, FeatureLevel: view.State.FeatureLevel(),
+		MostTTL: time.Duration(min(view.State.Settings().GetMaxTenureTtlMillis(), state.MaxTenureTTLMillis)) * time.Millisecond,
+	}
 	if h := view.State.Handovers(); len(h) > 0 {
 		a.Handover = h[len(h)-1]
 	}

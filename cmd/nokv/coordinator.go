@@ -46,6 +46,7 @@ With -config the address and the root peers come from the file; flags win.
 			id := f.String("coordinator-id", "", "stable `name` of this coordinator, the same after a restart (required)")
 			advertise := f.String("advertise-addr", "", "`address` that callers use (default -addr)")
 			ttl := f.duration("tenure-ttl", tenure.DefaultTTL, "how long the root's confirmation of authority is good for; 0: confirm every reply and trust no clock")
+			mostTTL := f.duration("tenure-ttl-max", tenure.DefaultMostTTL, "longest `time` that -tenure-ttl grows to while confirmations come late; not above -tenure-ttl: it stays")
 			idStart := f.Uint64("id-start", 1, "lowest id ever to serve")
 			tsStart := f.Uint64("ts-start", 1, "lowest timestamp ever to serve")
 			recorded := f.Uint("record-bytes", recorder.DefaultBytes, "most `bytes` that are kept of what the planner saw, for nokv plan record; 0: nothing is recorded")
@@ -57,7 +58,7 @@ With -config the address and the root peers come from the file; flags win.
 					return usagef("no arguments, got %q", args)
 				}
 				return serveCoordinator(ctx, e, s, &coordinatorOptions{
-					roots: roots.peers, id: *id, advertise: *advertise, ttl: *ttl, idStart: *idStart, tsoStart: *tsStart,
+					roots: roots.peers, id: *id, advertise: *advertise, ttl: *ttl, mostTTL: *mostTTL, idStart: *idStart, tsoStart: *tsStart,
 					recordBytes: int(min(*recorded, maxRecordBytes+1)), recordEvery: *every, origins: origins,
 				})
 			}
@@ -69,7 +70,7 @@ With -config the address and the root peers come from the file; flags win.
 type coordinatorOptions struct {
 	roots             map[uint64]string
 	id, advertise     string
-	ttl               time.Duration
+	ttl, mostTTL      time.Duration
 	idStart, tsoStart uint64
 	recordBytes       int            // 0: nothing is recorded
 	recordEvery       time.Duration  // between two samples
@@ -187,7 +188,7 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 		o.advertise = lis.Addr().String()
 	}
 	c, err := coordinator.New(coordinator.Config{
-		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl,
+		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl, TenureTTLMost: o.mostTTL,
 		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Secret: o.secret, Budget: o.budget, Logger: logger,
 		RecordBytes: o.recordBytes, RecordEvery: o.recordEvery,
 	})

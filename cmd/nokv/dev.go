@@ -195,7 +195,7 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 		d.file.Coordinators = append(d.file.Coordinators, d.listen(&d.coordinatorLis, d.ports.Coordinators))
 		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis, d.ports.Metrics))
 		d.options = append(d.options, &coordinatorOptions{
-			id: devCoordinator(i), roots: roots, ttl: ttl, idStart: 1, tsoStart: 1, certs: d.own(devRoots + i), budget: shared,
+			id: devCoordinator(i), roots: roots, ttl: ttl, mostTTL: tenure.DefaultMostTTL, idStart: 1, tsoStart: 1, certs: d.own(devRoots + i), budget: shared,
 			recordBytes: recorder.DefaultBytes, recordEvery: recorder.DefaultEvery,
 		})
 	}

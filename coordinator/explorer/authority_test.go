@@ -37,7 +37,7 @@ func TestModelIsTheLeader(t *testing.T) {
 	for _, ttl := range []uint8{0, 4} {
 		for seed := range uint64(60) {
 			c := config{
-				processes: 2, ttl: ttl, eras: maxEras, values: 12, window: 2, flights: 1, mandate: ids, eager: true,
+				processes: 2, ttl: ttl, eras: maxEras, values: 12, window: 2, flights: 1, mandate: ids, eager: true, again: true,
 			}
 			q, err := newQuorum(seed)
 			if err != nil {
@@ -56,7 +56,7 @@ func TestModelIsTheLeader(t *testing.T) {
 			held, refused = held+b.held, refused+b.refused
 		}
 	}
-	for _, a := range []action{electLeader, passTime, sendClaim, repeatClaim, commitClaim, commitOrphan, judgeConfirm, judgeWindow, commitRetire} {
+	for _, a := range []action{electLeader, passTime, giveUp, sendClaim, repeatClaim, commitClaim, commitOrphan, judgeConfirm, judgeWindow, commitRetire} {
 		if took[a] < 20 {
 			t.Errorf("step %d was taken only %d times", a, took[a])
 		}
@@ -98,7 +98,7 @@ func (b *beside) allowed(s step) bool {
 	switch s.do {
 	case passTime:
 		return false
-	case crash, shutDown, electLeader:
+	case crash, shutDown, giveUp, electLeader:
 		return b.rng.IntN(5) == 0
 	case sendClaim, repeatClaim, judgeWindow, commitRetire:
 		return b.pending == nil // Entries commit in order.

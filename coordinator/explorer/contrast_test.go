@@ -58,10 +58,13 @@ var contrasts = []contrast{
 	{"a clock that stands still with its machine", two(countSleep, 4, 0), primacy},
 	{"frontiers told before the guard closes", leaving(two(closeThenRetire, 4, 0)), primacy},
 	{"frontiers told before the guard closes, ttl 0", leaving(two(closeThenRetire, 0, 0)), finality},
+	{"an era claimed over by its holder while it serves", renewing(two(stopThenClaim, 4, 0)), primacy},
+	{"an era claimed over by its holder while it serves, as coordinators see it", renewing(two(stopThenClaim, 4, blindTo(primacy))), silence},
 }
 
 func moving(c config) config    { c.still = false; return c }
 func leaving(c config) config   { c.calm = false; return c }
+func renewing(c config) config  { c.again = true; return c }
 func alone(c config) config     { c.oneClient = true; return c }
 func restoring(c config) config { c.restore, c.calls = true, 1; return c }
 

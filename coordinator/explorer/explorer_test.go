@@ -38,6 +38,7 @@ var complete = []config{
 	{name: "restore, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, calm: true, onwards: true, mandate: stamps},
 	{name: "restore, first windows by claims, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, claimed: true, calm: true, onwards: true, mandate: stamps},
 	{name: "first windows by claims, ttl 0", processes: 2, calls: 1, eras: 3, values: 4, window: 2, flights: 1, claimed: true, onwards: true, mandate: ids},
+	{name: "holders that claim over their own era, ttl", processes: 2, calls: 1, ttl: 2, eras: 2, values: 2, window: 1, flights: 1, again: true, calm: true, onwards: true, mandate: stamps},
 	{name: "first windows by claims, ttl", processes: 2, calls: 1, ttl: 2, eras: 2, values: 2, window: 1, flights: 1, claimed: true, mandate: ids},
 }
 
@@ -49,6 +50,7 @@ var large = []config{
 	{name: "slow and fast clocks, ttl", processes: 2, calls: 1, ttl: 4, eras: 2, values: 2, window: 1, flights: 1, calm: true, onwards: true, mandate: stamps},
 	{name: "ids that the root gives, ttl 0", processes: 2, calls: 1, eras: 2, values: 3, window: 1, flights: 1, rootIDs: 1, onwards: true, mandate: ids},
 	{name: "larger: 2 clients, 3 eras, ttl", processes: 2, calls: 2, ttl: 4, eras: 3, values: 6, window: 2, flights: 2, mandate: stamps},
+	{name: "larger: holders that claim over their own era, ttl", processes: 2, calls: 1, ttl: 2, eras: 3, values: 3, window: 1, flights: 1, again: true, calm: true, onwards: true, mandate: stamps},
 	{name: "larger: 3 processes, 3 eras, ttl", processes: 3, calls: 2, ttl: 4, eras: 3, values: 4, window: 2, flights: 2, mandate: ids},
 	{name: "larger: 3 processes, 4 eras, ttl 0", processes: 3, calls: 2, eras: 4, values: 6, window: 2, flights: 2, mandate: stamps},
 	{name: "larger: one client, ttl", processes: 2, calls: 2, oneClient: true, ttl: 2, eras: 3, values: 4, window: 2, flights: 1, mandate: stamps},

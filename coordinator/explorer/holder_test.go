@@ -20,6 +20,14 @@ func (m *model) lifeSteps(w *world, i uint8) {
 		s := m.add(w, hearOver, i, 0)
 		m.end(&s.world, i)
 	}
+	if m.again && p.phase == holding && r.holds(p, p.held) && accepts(w, p) && p.claim == noClaim && r.era < m.eras {
+		s := m.add(w, giveUp, i, 0)
+		if q := &s.world.processes[i]; m.off == stopThenClaim {
+			q.claim = claimedOver
+		} else {
+			m.end(&s.world, i)
+		}
+	}
 	if m.calm {
 		return
 	}

@@ -103,8 +103,8 @@ func (m *model) claimSteps(w *world, i uint8) {
 	}
 	as := claimed
 	if r.era != 0 && !r.retired {
-		if !m.expired(w) {
-			return
+		if !m.expired(w) && !r.holds(p, r.era) {
+			return // Who claims over its own era has stopped before.
 		}
 		as = claimedOver
 	}

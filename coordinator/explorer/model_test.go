@@ -31,6 +31,8 @@ const (
 	countSleep
 	// closeThenRetire: the guard closes before frontiers are told.
 	closeThenRetire
+	// stopThenClaim: who claims over its own era has stopped serving it.
+	stopThenClaim
 )
 
 // predicate is a promise that every world keeps.
@@ -84,6 +86,7 @@ const (
 	crash
 	shutDown
 	drained
+	giveUp
 	sendClaim
 	repeatClaim
 	commitClaim

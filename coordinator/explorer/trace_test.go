@@ -22,6 +22,8 @@ func (m *model) describe(w *world, s step, next *world) string {
 		return name + " is told to shut down"
 	case drained:
 		return fmt.Sprintf("%s sends that it retires era %d at exactly %d", name, q.retire, q.retireAt)
+	case giveUp:
+		return fmt.Sprintf("%s gives era %d up, to claim over it", name, p.held)
 	case sendClaim:
 		if claim(s.at) == claimedOver {
 			return fmt.Sprintf("%s claims; the leader finds era %d expired and proposes", name, m.root(w).era)

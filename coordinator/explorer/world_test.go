@@ -40,6 +40,8 @@ type config struct {
 	claimed bool
 	// calm leaves out crashes and shutdowns, still the leader changes.
 	calm, still bool
+	// again: a holder may give its era up, to claim over it.
+	again bool
 	// eager coordinators ask to be confirmed at any time. With a ttl of 0 that
 	// changes nothing but the number of worlds: a confirmation serves only calls
 	// that waited when it was sent.

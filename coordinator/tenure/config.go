@@ -18,6 +18,10 @@ import (
 // outlasts it makes requests wait for the next confirmation, not fail.
 const DefaultTTL = 200 * time.Millisecond
 
+// DefaultMostTTL is up to where the commands let the ttl grow by default: a machine that
+// has ten times too much to do answers within it.
+const DefaultMostTTL = 3 * time.Second
+
 // MaxTTL bounds the ttl; the root refuses longer ones.
 const MaxTTL = time.Hour
 
@@ -86,6 +90,9 @@ type Config struct {
 	// hour at most. 0 trusts no clock: every reply is confirmed by the root after
 	// it was generated.
 	TTL time.Duration
+	// MostTTL is up to where the ttl grows while confirmations come late, in whole
+	// milliseconds, an hour at most; see Settings. 0: it does not grow.
+	MostTTL time.Duration
 	// IDStart and TSOStart are the lowest values ever to serve.
 	IDStart, TSOStart uint64
 	// IDWindow is the least number of ids to root at a time, TSOAhead how far
@@ -126,13 +133,15 @@ func (c *Config) Validate() error {
 		return errors.New("tenure: Root, Views and Clock are needed")
 	case c.TTL < 0 || c.TTL > MaxTTL || c.TTL%time.Millisecond != 0:
 		return errors.New("tenure: TTL is not a whole number of milliseconds up to an hour")
+	case c.MostTTL < 0 || c.MostTTL > MaxTTL || c.MostTTL%time.Millisecond != 0:
+		return errors.New("tenure: MostTTL is not a whole number of milliseconds up to an hour")
 	}
 	return nil
 }
 
 func (c *Config) raw() RawConfig {
 	return RawConfig{Settings: Settings{
-		ID: c.ID, Incarnation: c.Incarnation, Address: c.Address, TTL: c.TTL,
+		ID: c.ID, Incarnation: c.Incarnation, Address: c.Address, TTL: c.TTL, MostTTL: c.MostTTL,
 		Mandates: []rootv1.Mandate{
 			rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO, rootv1.Mandate_MANDATE_SCHEDULE,
 		},

@@ -20,6 +20,9 @@ type Settings struct {
 	// TTL is how long a confirmation is good for, in whole milliseconds. It is
 	// part of the claim, so root and holder cannot disagree. 0: every batch is confirmed.
 	TTL time.Duration
+	// MostTTL is up to where the ttl of claims grows while confirmations come late, and
+	// from where it goes back to TTL. Not above TTL: it does not grow.
+	MostTTL time.Duration
 	// Mandates are the duties to claim.
 	Mandates []rootv1.Mandate
 	// Probed says that OnProbe will be called: then a holder of which nothing
@@ -85,6 +88,8 @@ type Authority struct {
 	// Index is the position of the view, FeatureLevel what is rooted there.
 	Index        uint64
 	FeatureLevel uint32
+	// MostTTL is the longest ttl that the cluster's settings allow a claim; 0: not known.
+	MostTTL time.Duration
 }
 
 // ActionKind says what an Action asks for.
@@ -147,6 +152,9 @@ type Core struct {
 	askedEra uint64
 	askedAt  clock.Instant
 
+	// ttl is what the next claim asks for, mostTTL what the cluster allows; 0: not known.
+	ttl, mostTTL time.Duration
+
 	standby standby
 	holding holding
 }
@@ -159,7 +167,7 @@ func NewCore(s Settings, counters *Counters) *Core {
 	if s.HandoverDeadline <= 0 {
 		s.HandoverDeadline = DefaultHandoverDeadline
 	}
-	return &Core{s: s, rng: rand.New(rand.NewPCG(s.Incarnation, 0x6e6f6b76)), count: counters}
+	return &Core{s: s, ttl: s.TTL, rng: rand.New(rand.NewPCG(s.Incarnation, 0x6e6f6b76)), count: counters}
 }
 
 // Actions returns what is to be done, in order, and forgets it.
@@ -189,7 +197,7 @@ func (c *Core) Deadline() clock.Instant {
 	case Standby:
 		return c.claimAt()
 	case Holding, Draining:
-		return min(c.confirmAt(), c.advanceAt(), c.finalityAt())
+		return min(c.confirmAt(), c.advanceAt(), c.finalityAt(), c.calmAt())
 	default:
 		return never
 	}
@@ -204,12 +212,13 @@ func (c *Core) Tick(now clock.Instant) {
 		c.pump(now)
 		c.maybeAdvance(now)
 		c.checkFinality(now)
+		c.maybeShrink(now)
 	}
 }
 
 // OnView tells what the view says now. A view may lag; it never lies.
 func (c *Core) OnView(v Authority, now clock.Instant) {
-	c.seen = true
+	c.seen, c.mostTTL = true, v.MostTTL
 	c.learn(v.Tenure, now)
 	if h := v.Handover; h != nil && h.Era == c.holding.era {
 		c.holding.stage = max(c.holding.stage, h.Stage)
@@ -236,7 +245,7 @@ func (c *Core) learn(t *rootv1.Tenure, now clock.Instant) {
 		}
 	}
 	if t.Era > c.tenure.GetEra() {
-		c.tenureAt = now
+		c.tenureAt, c.ttl = now, c.grownAs(t)
 		c.count.EraTransitions.Add(1)
 	}
 	c.tenure = t
@@ -358,7 +367,8 @@ func (c *Core) claimMessage() *rootv1.TenureClaimed {
 		HolderIncarnation: c.s.Incarnation,
 		HolderAddress:     c.s.Address,
 		ExpectedEra:       c.tenure.GetEra(),
-		TtlMillis:         uint64(c.s.TTL.Milliseconds()),
+		TtlMillis:         uint64(c.ttl.Milliseconds()),
+		LeastTtlMillis:    uint64(c.s.TTL.Milliseconds()),
 		Mandates:          slices.Clone(c.s.Mandates),
 		UnlessConfirmed:   !c.standby.suspect && !c.tenure.GetRetired() && c.tenure.GetHolderId() != c.s.ID,
 	}

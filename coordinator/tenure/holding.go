@@ -27,6 +27,7 @@ type holding struct {
 	// until: the newest confirmation is good before this moment.
 	until  clock.Instant
 	lapsed bool
+	pace   pace
 
 	stage     rootv1.HandoverStage
 	fenced    bool
@@ -53,7 +54,7 @@ func (c *Core) begin(t *rootv1.Tenure, now clock.Instant) {
 		return
 	}
 	c.phase = Holding
-	c.holding = holding{era: t.Era, ttl: ttlOf(t), wanted: 1, begunAt: now, stage: rootv1.HandoverStage_HANDOVER_STAGE_OPEN}
+	c.holding = holding{era: t.Era, ttl: ttlOf(t), wanted: 1, begunAt: now, pace: pace{since: now}, stage: rootv1.HandoverStage_HANDOVER_STAGE_OPEN}
 	c.emit(Action{Kind: Begin, Era: t.Era, Tenure: t, Windows: c.standby.windows})
 	c.pump(now)
 }
@@ -165,7 +166,9 @@ func (c *Core) OnConfirmed(era, seq uint64, r *rootv1.ConfirmTenureResponse, err
 		if h.ttl > 0 {
 			// Rule 2: counted from the sending, never from the answer.
 			h.until = max(h.until, f.sentAt.Add(h.ttl))
+			late := h.lapsed
 			h.lapsed = h.lapsed && now >= h.until
+			c.paced(f, late, now)
 		}
 	case err == nil && !(t.GetEra() == era && c.mine(t) && !t.GetRetired()):
 		c.end(now)

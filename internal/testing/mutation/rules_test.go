@@ -83,8 +83,8 @@ var authority = []mutation{
 	},
 	{
 		2, "a confirmation of another process counts", "meta/root/replica/authority.go",
-		"t.GetHolderId() == r.GetHolderId() && t.GetHolderIncarnation() == r.GetHolderIncarnation()",
-		"t.GetHolderId() == r.GetHolderId()",
+		"return t.GetHolderId() == id && t.GetHolderIncarnation() == incarnation",
+		"return t.GetHolderId() == id",
 		[]string{replica},
 	},
 	{
@@ -93,6 +93,11 @@ var authority = []mutation{
 		[]string{replica},
 	},
 
+	{
+		3, "whoever claims over an era waits for nothing", "meta/root/replica/authority.go",
+		"over && !isOf(t, claim.Request.GetHolderId(), claim.Request.GetHolderIncarnation())", "!over",
+		[]string{replica},
+	},
 	{
 		3, "an era expires at once", "meta/root/replica/authority.go",
 		"wait := c.untilExpired(t)\n", "wait := min(c.untilExpired(t), 0)\n",

@@ -93,11 +93,13 @@ func (c *Core) judgeClaims(out *Output) {
 }
 
 // judge refuses a claim over an era that may still be confirmed to its holder,
-// and proposes any other. The state machine decides about the rest.
+// and proposes any other. The state machine decides about the rest. A process that
+// claims over its own era has stopped serving it before it sent the claim, so that no
+// confirmation of that era is believed by anybody: nothing is waited for.
 func (c *Core) judge(claim *Claim, out *Output) {
 	t := c.state.Tenure()
 	over := t != nil && t.GetEra() != 0 && !t.GetRetired() && t.GetEra() == claim.Request.GetExpectedEra()
-	if over {
+	if over && !isOf(t, claim.Request.GetHolderId(), claim.Request.GetHolderIncarnation()) {
 		wait := c.untilExpired(t)
 		if claim.Request.GetUnlessConfirmed() && t.GetEnd() == nil {
 			wait = max(wait, c.authority.since.Add(confirmedLately).Sub(c.now))
@@ -255,5 +257,10 @@ func (c *Core) serveHeldConfirms(out *Output) {
 
 // isHeldBy says whether t is the era that r asks about, and of the process that asks.
 func isHeldBy(t *rootv1.Tenure, r *rootv1.ConfirmTenureRequest) bool {
-	return t.GetEra() == r.GetEra() && t.GetHolderId() == r.GetHolderId() && t.GetHolderIncarnation() == r.GetHolderIncarnation()
+	return t.GetEra() == r.GetEra() && isOf(t, r.GetHolderId(), r.GetHolderIncarnation())
+}
+
+// isOf says whether t was given to that process of that name.
+func isOf(t *rootv1.Tenure, id string, incarnation uint64) bool {
+	return t.GetHolderId() == id && t.GetHolderIncarnation() == incarnation
 }

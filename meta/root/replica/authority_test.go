@@ -90,6 +90,34 @@ func TestA06A23A46ClaimConfirmExpire(t *testing.T) {
 	}
 }
 
+// A process that claims over its own era serves it no more: nothing is waited for. Another
+// process of its name is somebody else.
+func TestTheHolderClaimsOverItsOwnEraAtOnce(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.claim(l, "a", 0, testTTL)
+	if !c.confirm(l, 1, "a") {
+		t.Fatal("era 1 is not confirmed")
+	}
+	other := claim(t, "a", 1, testTTL)
+	other.Request.HolderIncarnation++
+	l.turn(0, other)
+	c.settle()
+	if !l.answered(other) || other.Err != nil || applied(other.Response) {
+		t.Fatalf("a process of the holder's name claimed over its era at once: %v, %v", other.Response, other.Err)
+	}
+	if r := c.claim(l, "a", 1, 4*testTTL); !applied(r) {
+		t.Fatalf("the holder's own claim: %v", r)
+	}
+	if c.confirm(l, 1, "a") || !c.confirm(l, 2, "a") {
+		t.Fatal("only era 2 is active")
+	}
+	c.tick(60) // more than what era 1 would have waited for
+	if r := c.claim(l, "b", 2, testTTL); applied(r) {
+		t.Fatal("era 2 expired by the ttl of era 1")
+	}
+}
+
 // The claim itself starts the ttl, and so does each confirmation, by the time
 // it was answered.
 func TestUnconfirmedEraLastsOneTTL(t *testing.T) {

@@ -234,6 +234,8 @@ func checkClaim(e *rootv1.TenureClaimed) *rootv1.ErrorDetail {
 		return bad("a Tenure needs a mandate")
 	case e.GetTtlMillis() > MaxTenureTTLMillis:
 		return bad("the ttl is %d ms, at most %d ms are allowed", e.GetTtlMillis(), MaxTenureTTLMillis)
+	case e.GetLeastTtlMillis() > e.GetTtlMillis():
+		return bad("the ttl is %d ms, below its least of %d ms", e.GetTtlMillis(), e.GetLeastTtlMillis())
 	case len(e.GetRetireDigest()) != 0 && len(e.GetRetireDigest()) != sha256.Size:
 		return bad("the digest of the retire secret has %d bytes, not %d", len(e.GetRetireDigest()), sha256.Size)
 	}

@@ -85,7 +85,7 @@ func (t *turn) begin(e *rootv1.TenureClaimed) {
 	}
 	t.tenure = &rootv1.Tenure{
 		Era: handover.Era, HolderId: e.GetHolderId(), HolderIncarnation: e.GetHolderIncarnation(),
-		HolderAddress: e.GetHolderAddress(), TtlMillis: e.GetTtlMillis(), Mandates: e.GetMandates(),
+		HolderAddress: e.GetHolderAddress(), TtlMillis: e.GetTtlMillis(), LeastTtlMillis: e.GetLeastTtlMillis(), Mandates: e.GetMandates(),
 		Inherited: inherited, IssuedAt: at, RetireDigest: e.GetRetireDigest(),
 	}
 	t.pushHandover(handover)

@@ -979,8 +979,11 @@ type TenureClaimed struct {
 	// refused while that holder is being confirmed. Judged, and cleared, by the root
 	// leader. Not set below feature level 3.
 	UnlessConfirmed bool `protobuf:"varint,9,opt,name=unless_confirmed,json=unlessConfirmed,proto3" json:"unless_confirmed,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The claimant's setting: ttl_millis is a multiple of it while confirmations come
+	// late. 0 counts as ttl_millis.
+	LeastTtlMillis uint64 `protobuf:"varint,10,opt,name=least_ttl_millis,json=leastTtlMillis,proto3" json:"least_ttl_millis,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TenureClaimed) Reset() {
@@ -1074,6 +1077,13 @@ func (x *TenureClaimed) GetUnlessConfirmed() bool {
 		return x.UnlessConfirmed
 	}
 	return false
+}
+
+func (x *TenureClaimed) GetLeastTtlMillis() uint64 {
+	if x != nil {
+		return x.LeastTtlMillis
+	}
+	return 0
 }
 
 // TenureRetired ends an era with exact frontiers.
@@ -3501,7 +3511,7 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\amandate\x18\x01 \x01(\x0e2\x15.nokv.root.v1.MandateR\amandate\x12\x10\n" +
 	"\x03era\x18\x02 \x01(\x04R\x03era\x12\x14\n" +
 	"\x05floor\x18\x03 \x01(\x04R\x05floor\x12\x12\n" +
-	"\x04size\x18\x04 \x01(\x04R\x04size\"\xf8\x02\n" +
+	"\x04size\x18\x04 \x01(\x04R\x04size\"\xa2\x03\n" +
 	"\rTenureClaimed\x12\x1b\n" +
 	"\tholder_id\x18\x01 \x01(\tR\bholderId\x12-\n" +
 	"\x12holder_incarnation\x18\x02 \x01(\x06R\x11holderIncarnation\x12%\n" +
@@ -3512,7 +3522,9 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\bmandates\x18\x06 \x03(\x0e2\x15.nokv.root.v1.MandateR\bmandates\x12/\n" +
 	"\x13predecessor_expired\x18\a \x01(\bR\x12predecessorExpired\x12#\n" +
 	"\rretire_digest\x18\b \x01(\fR\fretireDigest\x12)\n" +
-	"\x10unless_confirmed\x18\t \x01(\bR\x0funlessConfirmed\"\xc7\x01\n" +
+	"\x10unless_confirmed\x18\t \x01(\bR\x0funlessConfirmed\x12(\n" +
+	"\x10least_ttl_millis\x18\n" +
+	" \x01(\x04R\x0eleastTtlMillis\"\xc7\x01\n" +
 	"\rTenureRetired\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x1b\n" +
 	"\tholder_id\x18\x02 \x01(\tR\bholderId\x12-\n" +

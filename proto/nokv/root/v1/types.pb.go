@@ -2083,9 +2083,11 @@ type Tenure struct {
 	// Somebody asked the era to end. Absent: nobody did.
 	End *TenureEnd `protobuf:"bytes,11,opt,name=end,proto3" json:"end,omitempty"`
 	// As in the claim.
-	RetireDigest  []byte `protobuf:"bytes,12,opt,name=retire_digest,json=retireDigest,proto3" json:"retire_digest,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RetireDigest []byte `protobuf:"bytes,12,opt,name=retire_digest,json=retireDigest,proto3" json:"retire_digest,omitempty"`
+	// As in the claim: ttl_millis is above it while confirmations came late.
+	LeastTtlMillis uint64 `protobuf:"varint,13,opt,name=least_ttl_millis,json=leastTtlMillis,proto3" json:"least_ttl_millis,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Tenure) Reset() {
@@ -2200,6 +2202,13 @@ func (x *Tenure) GetRetireDigest() []byte {
 		return x.RetireDigest
 	}
 	return nil
+}
+
+func (x *Tenure) GetLeastTtlMillis() uint64 {
+	if x != nil {
+		return x.LeastTtlMillis
+	}
+	return 0
 }
 
 // TenureEnd says who asked an era to end.
@@ -5629,7 +5638,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x06Window\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\x04R\x02to\"\xce\x03\n" +
+	"\x02to\x18\x03 \x01(\x04R\x02to\"\xf8\x03\n" +
 	"\x06Tenure\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x1b\n" +
 	"\tholder_id\x18\x02 \x01(\tR\bholderId\x12-\n" +
@@ -5644,7 +5653,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x06voided\x18\n" +
 	" \x01(\bR\x06voided\x12)\n" +
 	"\x03end\x18\v \x01(\v2\x17.nokv.root.v1.TenureEndR\x03end\x12#\n" +
-	"\rretire_digest\x18\f \x01(\fR\fretireDigest\"g\n" +
+	"\rretire_digest\x18\f \x01(\fR\fretireDigest\x12(\n" +
+	"\x10least_ttl_millis\x18\r \x01(\x04R\x0eleastTtlMillis\"g\n" +
 	"\tTenureEnd\x122\n" +
 	"\basked_at\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\aaskedAt\x12\x14\n" +
 	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x10\n" +
