@@ -261,24 +261,30 @@ func (o observed) Shown(id state.MemberID, incarnation uint64) state.Token {
 
 // Report implements placement.Observed. A stream carries what changed: what was said on
 // it stands for every set that the member has taken there since.
-func (o observed) Report(region state.RegionID, id state.MemberID) (placement.Report, bool) {
-	return o.reportOf(region, id, o.st.Member(id).GetIncarnation())
+func (o observed) Report(region state.RegionID, owner state.Owner) (placement.Report, bool) {
+	report, ok := o.reportOf(region, owner)
+	if ok {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		report.Last = o.core.Left(owner.Member, owner.Incarnation)
+	}
+	return report, ok
 }
 
-func (a *Raw) reportOf(region state.RegionID, id state.MemberID, incarnation uint64) (placement.Report, bool) {
-	r, ok := a.cfg.Soft.Own(region, incarnation)
+func (a *Raw) reportOf(region state.RegionID, owner state.Owner) (placement.Report, bool) {
+	r, ok := a.cfg.Soft.Own(region, owner.Incarnation)
 	if !ok {
 		return placement.Report{}, false
 	}
 	p := placement.Report{
-		Incarnation: incarnation, Epoch: r.Epoch, Phase: r.Phase, Frontier: r.Frontier, SetFrontier: r.FrontierSet,
+		Incarnation: owner.Incarnation, Epoch: r.Epoch, Phase: r.Phase, Frontier: r.Frontier, SetFrontier: r.FrontierSet,
 		Load: uint64(min(r.Load, maxLoad) * 1000),
 	}
 	if r.More == nil || r.More.TransitionID == "" {
 		return p, true
 	}
 	p.Transition = r.More.TransitionID
-	if token, since := a.cfg.Streams.Shown(id, incarnation); since != 0 && r.At >= since {
+	if token, since := a.cfg.Streams.Shown(owner.Member, owner.Incarnation); since != 0 && r.At >= since {
 		p.Shown = token
 	}
 	return p, true

@@ -136,8 +136,8 @@ func (o surveyObserved) Shown(id state.MemberID, incarnation uint64) state.Token
 }
 
 // Report implements placement.Observed.
-func (o surveyObserved) Report(region state.RegionID, id state.MemberID) (placement.Report, bool) {
-	return o.raw.reportOf(region, id, o.in.State.Member(id).GetIncarnation())
+func (o surveyObserved) Report(region state.RegionID, owner state.Owner) (placement.Report, bool) {
+	return observed{o.raw}.Report(region, owner)
 }
 
 // surveyInsight is what is known besides, of a survey.

@@ -202,7 +202,7 @@ func (t *telling) milli(r *state.Region) (sum uint64) {
 		}
 	}
 	for _, o := range r.Owners {
-		if report, ok := t.raw.reportOf(r.ID, o.Member, o.Incarnation); ok {
+		if report, ok := t.raw.reportOf(r.ID, o); ok {
 			sum += report.Load
 		}
 	}

@@ -343,6 +343,12 @@ func (c *Core) Goodbye(id rooted.MemberID, incarnation uint64, gone bool, now cl
 	}
 }
 
+// Left reports whether an incarnation said, here, that it has stopped serving everything.
+func (c *Core) Left(id rooted.MemberID, incarnation uint64) bool {
+	_, l := c.own(id, incarnation)
+	return l != nil && l.signals&Gone != 0
+}
+
 // ProcessEnded tells that whoever waits for the process says that it ended.
 func (c *Core) ProcessEnded(id rooted.MemberID, incarnation uint64, now clock.Instant) {
 	if m, l := c.own(id, incarnation); l != nil {

@@ -42,6 +42,9 @@ func (o *Operation) assignment() *rootv1.Assignment {
 	for _, owner := range o.Owners {
 		a.Owners = append(a.Owners, owner.Proto())
 	}
+	if a.SetFrontier = o.SetFrontier; o.Frontier != "" {
+		a.Frontier = []byte(o.Frontier)
+	}
 	return a
 }
 

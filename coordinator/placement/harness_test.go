@@ -79,9 +79,9 @@ func (c *cluster) Shown(id state.MemberID, incarnation uint64) state.Token {
 	return c.taken[fmt.Sprint(id, "/", incarnation)]
 }
 
-func (c *cluster) Report(region state.RegionID, member state.MemberID) (placement.Report, bool) {
-	r, ok := c.reports[spot{region, member}]
-	return r, ok
+func (c *cluster) Report(region state.RegionID, owner state.Owner) (placement.Report, bool) {
+	r, ok := c.reports[spot{region, owner.Member}]
+	return r, ok && r.Incarnation == owner.Incarnation
 }
 
 func newCluster(t failer) *cluster {

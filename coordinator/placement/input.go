@@ -65,8 +65,9 @@ type Observed interface {
 	// Shown is the token of the newest set of regions that the incarnation has taken, and
 	// obeys; zero: not known.
 	Shown(id state.MemberID, incarnation uint64) state.Token
-	// Report is what the member last reported of the region.
-	Report(region state.RegionID, member state.MemberID) (Report, bool)
+	// Report is what an owner, or one to be, last reported of the region in its incarnation;
+	// it may have ended since.
+	Report(region state.RegionID, owner state.Owner) (Report, bool)
 }
 
 // Report is what a member said of a region.
@@ -83,6 +84,9 @@ type Report struct {
 	// Frontier: exact once it is released. It counts if SetFrontier.
 	Frontier    string
 	SetFrontier bool
+	// Last: the incarnation has said since that it serves nothing any more, so that it has
+	// done nothing behind what it reported.
+	Last bool
 	// Load in thousandths of the member's unit.
 	Load uint64
 }

@@ -74,6 +74,8 @@ type homeless struct {
 	// back is the place among those who may take it of the member that had it; -1: it has
 	// not come back.
 	back int
+	// left is what the one owner let go of the region at before it left; nil: it did not.
+	left *Report
 }
 
 // sorted returns ids in order, each once, in a slice of its own.
@@ -125,6 +127,7 @@ func (p *planner) repair(k *settings, r *state.Region) {
 			continue
 		}
 		h.reason = p.lost(o)
+		h.left = p.leftAt(r, o)
 		back, held := p.held(k, r, o)
 		if !p.clear(k, r, o) || held {
 			return
@@ -139,6 +142,25 @@ func (p *planner) repair(k *settings, r *state.Region) {
 	}
 	if len(h.keep) < len(r.Owners) || len(r.Owners) == 0 {
 		p.homeless[r.Keyspace] = append(p.homeless[r.Keyspace], h)
+	}
+}
+
+// leftAt is what the owner of an exclusive region reported when it had released it, if it has
+// left since: a goodbye is a release of all that was reported as released, with a finished
+// drain or without. Nil: it was not. What a process reported that was killed may be from
+// before it went on, behind a move that was given up: of that nothing is taken.
+func (p *planner) leftAt(r *state.Region, o state.Owner) *Report {
+	report, ok := p.Observed.Report(r.ID, o)
+	if !ok || len(r.Owners) != 1 || !report.Last || report.Incarnation != o.Incarnation || report.Phase != released || !report.SetFrontier || report.Epoch != r.Epoch {
+		return nil
+	}
+	return &report
+}
+
+// startAt has the next owner start where the one before it left; nil: at what is rooted.
+func (o *Operation) startAt(left *Report) {
+	if left != nil {
+		o.Frontier, o.SetFrontier = left.Frontier, true
 	}
 }
 
@@ -191,7 +213,7 @@ func (p *planner) load(r *state.Region) (most uint64) {
 		}
 	}
 	for _, o := range r.Owners {
-		if report, ok := p.Observed.Report(r.ID, o.Member); ok {
+		if report, ok := p.Observed.Report(r.ID, o); ok {
 			most = max(most, report.Load)
 		}
 	}
@@ -236,5 +258,7 @@ func (p *planner) houseOne(k *settings, h homeless) {
 		}
 		owners = []state.Owner{c.owner()}
 	}
-	p.do(h.region, Operation{Kind: Assign, Owners: owners, Reason: h.reason, Load: h.load})
+	o := Operation{Kind: Assign, Owners: owners, Reason: h.reason, Load: h.load}
+	o.startAt(h.left)
+	p.do(h.region, o)
 }

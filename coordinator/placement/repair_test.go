@@ -378,3 +378,50 @@ func TestP40Rule1AStalePlanIsRefused(t *testing.T) {
 		t.Fatalf("the outcome is %s", out.Outcome)
 	}
 }
+
+// TestRule7AGoodbyeIsARelease: what an incarnation released before it left is where the next owner
+// starts, with a finished drain or without, also when the same member comes back, and when a
+// move was under way. What was reported by one that did not leave, of another epoch, or of
+// another incarnation is not.
+func TestRule7AGoodbyeIsARelease(t *testing.T) {
+	last := func(r *placement.Report) { r.Last = true }
+	for name, x := range map[string]struct {
+		change []func(*placement.Report)
+		want   string
+	}{
+		"released, and left":         {[]func(*placement.Report){frontier("exactly-42"), last}, "exactly-42"},
+		"released at nothing":        {[]func(*placement.Report){frontier(""), last}, ""},
+		"released, and was killed":   {[]func(*placement.Report){frontier("exactly-42")}, "rooted"},
+		"released without an answer": {[]func(*placement.Report){last}, "rooted"},
+		"serving":                    {[]func(*placement.Report){frontier("x"), last, func(r *placement.Report) { r.Phase = serving }}, "rooted"},
+		"at an older epoch":          {[]func(*placement.Report){frontier("x"), last, func(r *placement.Report) { r.Epoch.ConfVersion-- }}, "rooted"},
+		"of another incarnation":     {[]func(*placement.Report){frontier("x"), last, func(r *placement.Report) { r.Incarnation++ }}, "rooted"},
+	} {
+		for _, then := range []string{"another takes it", "it comes back", "a move was under way"} {
+			c := newCluster(t)
+			c.join("m1")
+			ks := c.keyspace("ks", slots(1), eraFence())
+			c.settle()
+			id := c.first(ks).ID
+			c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{{
+				RegionId: uint64(id), ExpectedEpoch: c.st.Region(id).Epoch.Proto(), Owners: []*rootv1.Owner{c.st.Region(id).Owners[0].Proto()},
+				Frontier: []byte("rooted"), SetFrontier: true, Acknowledged: true,
+			}}}}})
+			if then != "it comes back" {
+				c.join("m2")
+			}
+			if then == "a move was under way" {
+				c.set("m1", rootv1.MemberState_MEMBER_STATE_DRAINING)
+				c.round()
+			}
+			c.tell(id, "m1", released, append(x.change, func(r *placement.Report) { r.Transition = "" })...)
+			if c.set("m1", rootv1.MemberState_MEMBER_STATE_FAILED); then == "it comes back" {
+				c.join("m1")
+			}
+			c.settle()
+			if r := c.st.Region(id); r.Frontier != x.want || len(r.Owners) != 1 || !c.st.Acts(r.Owners[0]) {
+				t.Errorf("%s, %s: the next owner %v starts at %q, want %q", name, then, r.Owners, r.Frontier, x.want)
+			}
+		}
+	}
+}

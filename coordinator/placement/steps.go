@@ -74,7 +74,7 @@ func (p *planner) stepReshape(x *passage) bool {
 // told reports whether the incarnation said so of this very transition, at its epoch:
 // it has been shown what holds since the transition was planned.
 func (p *planner) told(x *passage, o state.Owner, phase coordinatorv1.RegionPhase) (Report, bool) {
-	report, ok := p.Observed.Report(x.region.ID, o.Member)
+	report, ok := p.Observed.Report(x.region.ID, o)
 	return report, ok && report.Incarnation == o.Incarnation && report.Phase == phase &&
 		report.Transition == x.t.GetId() && report.Epoch == x.region.Epoch &&
 		report.Shown.Compare(state.TokenFromProto(x.t.GetPlannedAt())) >= 0
@@ -105,7 +105,7 @@ func (p *planner) stepMove(x *passage) bool {
 }
 
 // inherit gives the region of an old owner that died to the next one, who is
-// prepared; the frontier stays what was acknowledged last.
+// prepared; the frontier stays what was acknowledged last, unless the owner left.
 func (p *planner) inherit(x *passage) bool {
 	if !p.Observed.Takes(x.to.Member) {
 		return false
@@ -120,7 +120,9 @@ func (p *planner) inherit(x *passage) bool {
 		}
 	}
 	owners = slices.DeleteFunc(owners, func(o state.Owner) bool { return !p.alive(o) })
-	p.do(x.region, Operation{Kind: Assign, Owners: owners, From: x.from, To: x.to, Reason: p.lost(x.from)})
+	o := Operation{Kind: Assign, Owners: owners, From: x.from, To: x.to, Reason: p.lost(x.from)}
+	o.startAt(p.leftAt(x.region, x.from))
+	p.do(x.region, o)
 	return true
 }
 
@@ -166,7 +168,7 @@ func (p *planner) stepRemove(x *passage) bool {
 
 // serves reports whether an owner says that it serves the region as it is.
 func (p *planner) serves(r *state.Region, o state.Owner) bool {
-	report, ok := p.Observed.Report(r.ID, o.Member)
+	report, ok := p.Observed.Report(r.ID, o)
 	return ok && p.stays(o) && report.Incarnation == o.Incarnation && report.Phase == serving && report.Epoch.ConfVersion >= r.Epoch.ConfVersion
 }
 

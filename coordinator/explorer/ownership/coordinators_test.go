@@ -358,9 +358,12 @@ func (o *observed) Shown(_ state.MemberID, incarnation uint64) state.Token {
 	return state.Token{}
 }
 
-func (o *observed) Report(region state.RegionID, id state.MemberID) (placement.Report, bool) {
-	process := o.current(id)
+func (o *observed) Report(region state.RegionID, owner state.Owner) (placement.Report, bool) {
 	r := o.roots.at(o.p.view)
+	process := r.processOf(uint8(owner.Incarnation))
+	if process < 0 {
+		return placement.Report{}, false
+	}
 	n := o.p.soft[regionIndex(region)][process]
 	if t := r.st.PendingTransition(region); o.off == releaseAwaited && t.GetReadyAt() != nil {
 		return placement.Report{
