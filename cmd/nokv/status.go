@@ -157,7 +157,7 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 	if end := best.GetTenure().GetEnd(); end != nil {
 		out.Ending = asked(end)
 	}
-	out.Predecessor = howEnded(best.GetHandover().GetLegacy())
+	out.Predecessor = howEnded(best.GetHandover())
 	for _, p := range best.GetRootPeers() {
 		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem, channel.Name(p.Channel), daysLeft(p.CertificateEndsUnixSeconds)})
 	}

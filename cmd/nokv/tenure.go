@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/meta/root/witness"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -63,14 +65,12 @@ coordinator has claimed.`,
 }
 
 // howEnded says how the era before the current one ended, and why.
-func howEnded(l *rootv1.Legacy) string {
+func howEnded(h *rootv1.Handover) string {
+	l := h.GetLegacy()
 	if l == nil {
 		return ""
 	}
-	how := "expired"
-	if l.GetExact() {
-		how = "retired"
-	}
+	how := strings.ReplaceAll(string(witness.EndOf(h)), "_", " ")
 	text := fmt.Sprintf("era %d of %s %s", l.GetEra(), orDash(l.GetHolderId()), how)
 	if end := l.GetEnd(); end != nil {
 		text += "; " + asked(end)

@@ -122,7 +122,8 @@ func (s *State) consumed() *rootv1.Frontiers {
 }
 
 // Ended says how the era of before ended, by the Tenure behind it: "retired",
-// "expired" or "void"; empty: it had ended before, or has not.
+// "expired", "given up" by the process that has the next one, or "void"; empty: it had
+// ended before, or has not.
 func Ended(before, now *rootv1.Tenure) string {
 	switch {
 	case before.GetEra() == 0 || before.GetRetired() || before.GetEra() == now.GetEra() && !now.GetRetired():
@@ -131,6 +132,8 @@ func Ended(before, now *rootv1.Tenure) string {
 		return "retired"
 	case now.GetVoided():
 		return "void"
+	case before.GetHolderId() == now.GetHolderId() && before.GetHolderIncarnation() == now.GetHolderIncarnation():
+		return "given up"
 	}
 	return "expired"
 }

@@ -80,11 +80,10 @@ func erasOf(t *Truth) []Era {
 			Closed: state.TokenFromProto(h.GetClosedAt()), Inherited: frontiers(h.GetInherited()),
 		}
 		if i+1 < len(t.Handovers) {
-			l := t.Handovers[i+1].GetLegacy()
-			e.Ended, e.Consumed, e.Exact, e.End = state.TokenFromProto(l.GetEndedAt()), frontiers(l.GetConsumed()), l.GetExact(), Expired
-			if e.Exact {
-				e.End = Retired
-			}
+			next := t.Handovers[i+1]
+			l := next.GetLegacy()
+			e.Ended, e.Consumed, e.Exact = state.TokenFromProto(l.GetEndedAt()), frontiers(l.GetConsumed()), l.GetExact()
+			e.End = EndOf(next)
 		} else {
 			current(&e, t)
 		}
@@ -92,6 +91,17 @@ func erasOf(t *Truth) []Era {
 	}
 	slices.Reverse(eras)
 	return eras
+}
+
+// EndOf says how the era ended that a handover follows.
+func EndOf(h *rootv1.Handover) End {
+	switch l := h.GetLegacy(); {
+	case l.GetExact():
+		return Retired
+	case l.GetHolderId() == h.GetSuccessorId() && l.GetHolderIncarnation() == h.GetSuccessorIncarnation():
+		return GivenUp
+	}
+	return Expired
 }
 
 // current completes the era that no other has followed.

@@ -251,6 +251,8 @@ const (
 	// Expired: its holder was gone; what it consumed is the rooted fence, an
 	// upper bound.
 	Expired End = "expired"
+	// GivenUp: its holder claimed the next one; what it consumed is an upper bound too.
+	GivenUp End = "given_up"
 )
 
 // Era is one era with its handover.
