@@ -19,8 +19,9 @@ import (
 // maxOthers bounds the connections to other coordinators that are kept.
 const maxOthers = 64
 
-// others asks other coordinators whom they hear, over connections that are kept: a
-// question is worth asking only if the answer comes at once.
+// others are connections to other coordinators, which are kept: it asks whom they hear, and
+// a question is worth asking only if the answer comes at once; and it passes members'
+// streams on.
 type others struct {
 	options []grpc.DialOption
 
@@ -53,6 +54,15 @@ func (o *others) heard(ctx context.Context, address string, members []state.Memb
 		words = append(words, liveness.Word{Member: state.MemberID(m.GetMemberId()), Incarnation: m.GetIncarnation(), Age: age})
 	}
 	return words, err
+}
+
+// relay implements server.Config.Relay.
+func (o *others) relay(ctx context.Context, address string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+	conn, err := o.connect(address)
+	if err != nil {
+		return nil, err
+	}
+	return coordinatorv1.NewCoordinatorClient(conn).MemberStream(ctx)
 }
 
 func (o *others) connect(address string) (*grpc.ClientConn, error) {

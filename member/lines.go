@@ -35,37 +35,53 @@ const (
 	lasted   = 2 * againMax
 )
 
+// route is the way of a line: to the coordinator at an address, or through it to another
+// one, by id, that cannot be reached.
+type route struct{ via, to string }
+
+// String names the coordinator, and the way.
+func (r route) String() string {
+	if r.to != "" {
+		return r.to + " through " + r.via
+	}
+	return r.via
+}
+
 // line is a stream to one coordinator.
 type line struct {
-	m       *Member
-	address string
-	slot    int
-	cancel  context.CancelFunc
-	wake    chan struct{}
+	m *Member
+	route
+	slot   int
+	cancel context.CancelFunc
+	wake   chan struct{}
 	// answered: it has said something. Guarded by m.mu.
 	answered bool
 	interval time.Duration
 }
 
-// trouble is what is remembered of an address that failed.
+// trouble is what is remembered of a route that failed.
 type trouble struct {
 	failures int
 	until    clock.Instant
 }
 
-// wanted are the addresses to have lines to, most wanted first, and when that may
+// wanted are the routes to have lines by, most wanted first, and when that may
 // change by itself; 0: it does not. The caller holds m.mu.
-func (m *Member) wantedLocked(now clock.Instant) (wanted []string, next clock.Instant) {
+func (m *Member) wantedLocked(now clock.Instant) (wanted []route, next clock.Instant) {
+	usable := func(r route) bool {
+		t := m.troubles[r]
+		if t == nil || now >= t.until {
+			return true
+		}
+		if next == 0 || t.until < next {
+			next = t.until
+		}
+		return false
+	}
 	add := func(addresses []string) {
 		for _, a := range addresses {
-			if t := m.troubles[a]; t != nil && now < t.until {
-				if next == 0 || t.until < next {
-					next = t.until
-				}
-				continue
-			}
-			if len(wanted) < m.cfg.Coordinators && !slices.Contains(wanted, a) {
-				wanted = append(wanted, a)
+			if r := (route{via: a}); usable(r) && len(wanted) < m.cfg.Coordinators && !slices.Contains(wanted, r) {
+				wanted = append(wanted, r)
 			}
 		}
 	}
@@ -75,7 +91,33 @@ func (m *Member) wantedLocked(now clock.Instant) (wanted []string, next clock.In
 		// for them.
 		add(m.cfg.Client.Endpoints())
 	}
+	if r, ok := m.detourLocked(usable); ok {
+		wanted = append(wanted, r)
+	}
 	return wanted, next
+}
+
+// detourLocked is a way to the holder of the Tenure while it cannot be reached: through
+// another coordinator that answers. Nobody else confirms the member, moves its regions and
+// knows what it released. It is given up when the holder has answered directly.
+func (m *Member) detourLocked(usable func(route) bool) (route, bool) {
+	if m.holderID == "" || m.troubles[route{via: m.holder}] == nil {
+		return route{}, false
+	}
+	for _, l := range m.lines {
+		if l != nil && l.to == m.holderID {
+			return l.route, true
+		}
+	}
+	for _, l := range m.lines {
+		if l == nil || !l.answered || l.to != "" || l.via == m.holder {
+			continue
+		}
+		if r := (route{l.via, m.holderID}); usable(r) {
+			return r, true
+		}
+	}
+	return route{}, false
 }
 
 // learnLocked takes the coordinators that terms name: the holder of the Tenure first,
@@ -85,13 +127,13 @@ func (m *Member) learnLocked(t *coordinatorv1.MemberTerms) {
 		return
 	}
 	known := make([]string, 0, len(t.GetCoordinators()))
-	holder := ""
+	holder, id := "", ""
 	for _, k := range t.GetCoordinators()[:min(len(t.GetCoordinators()), maxKnown)] {
 		if k.GetAddress() == "" {
 			continue
 		}
 		if k.GetId() == t.GetHolderId() {
-			holder = k.GetAddress()
+			holder, id = k.GetAddress(), k.GetId()
 			continue
 		}
 		known = append(known, k.GetAddress())
@@ -108,7 +150,7 @@ func (m *Member) learnLocked(t *coordinatorv1.MemberTerms) {
 	if holder != "" {
 		known = append([]string{holder}, known...)
 	}
-	m.known, m.holder = known, holder
+	m.known, m.holder, m.holderID = known, holder, id
 }
 
 func (m *Member) rank(address string) uint64 {
@@ -122,22 +164,22 @@ func (m *Member) arrangeLocked(ctx context.Context, now clock.Instant) clock.Ins
 	wanted, next := m.wantedLocked(now)
 	live := false
 	for _, l := range m.lines {
-		live = live || l != nil && l.answered && slices.Contains(wanted, l.address)
+		live = live || l != nil && l.answered && slices.Contains(wanted, l.route)
 	}
 	for _, l := range m.lines {
-		if l != nil && live && !slices.Contains(wanted, l.address) {
+		if l != nil && live && !slices.Contains(wanted, l.route) {
 			l.cancel()
 		}
 	}
-	for _, a := range wanted {
-		if slices.ContainsFunc(m.lines[:], func(l *line) bool { return l != nil && l.address == a }) {
+	for _, r := range wanted {
+		if slices.ContainsFunc(m.lines[:], func(l *line) bool { return l != nil && l.route == r }) {
 			continue
 		}
 		slot := slices.Index(m.lines[:], nil)
 		if slot < 0 {
 			break
 		}
-		l := &line{m: m, address: a, slot: slot, wake: make(chan struct{}, 1), interval: silenceMin}
+		l := &line{m: m, route: r, slot: slot, wake: make(chan struct{}, 1), interval: silenceMin}
 		var lineCtx context.Context
 		lineCtx, l.cancel = context.WithCancel(ctx)
 		m.lines[slot] = l
@@ -160,7 +202,7 @@ func (l *line) run(ctx context.Context) error {
 	defer cancel(nil)
 	silence := time.AfterFunc(silenceMin, func() { cancel(errSilent) })
 	defer silence.Stop()
-	stream, err := l.m.cfg.Client.MemberStream(ctx, l.address)
+	stream, err := l.m.cfg.Client.MemberStream(ctx, l.via)
 	if err != nil {
 		return causeOf(ctx, err)
 	}
@@ -192,6 +234,9 @@ func (l *line) run(ctx context.Context) error {
 		due := core.Due(l.slot)
 		l.m.mu.Unlock()
 		if f != nil {
+			if f.GetHello() != nil {
+				f.Hello.RelayTo = l.to
+			}
 			if err := stream.Send(f); err != nil {
 				cancel(nil)
 				return causeOf(ctx, <-received) // Recv tells why
@@ -230,7 +275,7 @@ func (l *line) take(a *coordinatorv1.MemberAnswer) error {
 	}
 	err := m.core.Answer(l.slot, a, m.cfg.Clock.Now())
 	l.answered = true
-	delete(m.troubles, l.address)
+	delete(m.troubles, l.route)
 	if t := a.GetTerms(); t != nil {
 		if ms := t.GetIntervalMillis(); ms > 0 {
 			l.interval = time.Duration(min(ms, 60_000)) * time.Millisecond
@@ -247,7 +292,7 @@ func (l *line) take(a *coordinatorv1.MemberAnswer) error {
 	}
 	m.mu.Unlock()
 	for _, d := range a.GetRefusals() {
-		m.log.Debug("a coordinator refused what was reported", "coordinator", l.address, "err", (&reason.Error{Detail: d}).Error())
+		m.log.Debug("a coordinator refused what was reported", "coordinator", l.route, "err", (&reason.Error{Detail: d}).Error())
 	}
 	m.kick()
 	return err
@@ -276,21 +321,21 @@ func (l *line) ended(ctx context.Context, err error) {
 		// It is about this process's certificate, which no time mends, unless somebody else
 		// takes what it says.
 		if !slices.ContainsFunc(m.lines[:], func(l *line) bool { return l != nil && l.answered }) {
-			m.endLocked(fmt.Errorf("%w: the process needs a certificate of the role member with the name %s: %s: %s", client.ErrPermissionDenied, m.cfg.ID, l.address, d.GetMessage()))
+			m.endLocked(fmt.Errorf("%w: the process needs a certificate of the role member with the name %s: %s: %s", client.ErrPermissionDenied, m.cfg.ID, l.route, d.GetMessage()))
 			return
 		}
 	}
-	t := m.troubles[l.address]
+	t := m.troubles[l.route]
 	if t == nil {
 		if len(m.troubles) == maxRemembered {
 			clear(m.troubles)
 		}
 		t = &trouble{}
-		m.troubles[l.address] = t
+		m.troubles[l.route] = t
 	}
 	pause := min(backoffMin<<min(t.failures, 16), backoffMax)
 	pause = max(pause/2+rand.N(pause/2+1), time.Duration(min(d.GetRetryAfterMillis(), 60_000))*time.Millisecond)
 	t.failures++
 	t.until = m.cfg.Clock.Now().Add(pause)
-	m.log.Info("line to a coordinator ended", "coordinator", l.address, "again", pause, "err", err)
+	m.log.Info("line to a coordinator ended", "coordinator", l.route, "again", pause, "err", err)
 }

@@ -79,7 +79,8 @@ type Member struct {
 	lines       [held.MaxStreams]*line
 	known       []string
 	holder      string
-	troubles    map[string]*trouble
+	holderID    string
+	troubles    map[route]*trouble
 	keyspaces   map[string]bool // of cfg.Keyspaces, those that coordinators have told of
 	state       rootv1.MemberState
 	load        Load
@@ -101,7 +102,7 @@ func New(cfg Config) (*Member, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	m := &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), ended: make(chan struct{}), troubles: map[string]*trouble{}, keyspaces: map[string]bool{}}
+	m := &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), ended: make(chan struct{}), troubles: map[route]*trouble{}, keyspaces: map[string]bool{}}
 	m.pins = newPins(m)
 	return m, nil
 }
@@ -497,8 +498,8 @@ func (m *Member) Status() Status {
 	defer m.mu.Unlock()
 	s := Status{State: m.state, Holder: m.holder, Held: int(m.waiting.Load())}
 	for _, l := range m.lines {
-		if l != nil && l.answered {
-			s.Coordinators = append(s.Coordinators, l.address)
+		if l != nil && l.answered && l.to == "" {
+			s.Coordinators = append(s.Coordinators, l.via)
 		}
 	}
 	if m.core != nil {

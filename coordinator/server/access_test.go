@@ -110,7 +110,11 @@ func TestEveryCallByEveryRole(t *testing.T) {
 				want := rule == access.No || rule == access.Granted || rule == access.Own && !own
 				hash, asks := w.rootHash()
 				ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
-				err := impersonate.Call(t, ctx, conn, m, asked(impersonate.Request(t, m), own))
+				request := asked(impersonate.Request(t, m), own)
+				if f, ok := request.(*coordinatorv1.MemberFrame); ok && role == principal.Coordinator {
+					f.Hello.RelayedBy = map[bool]string{true: p.Name, false: "another"}[own]
+				}
+				err := impersonate.Call(t, ctx, conn, m, request)
 				cancel()
 				if got := impersonate.Denied(t, err, p); got != want {
 					t.Errorf("%v calls %s (%v, own: %t): %v", p, m.FullName(), rule, own, err)
@@ -131,6 +135,29 @@ func (w *world) rootHash() (hash uint64, asked int) {
 	w.root.mu.Lock()
 	defer w.root.mu.Unlock()
 	return w.root.state.Hash(), len(w.root.asked)
+}
+
+// TestRule10AMemberPassesNothingOn: a member speaks for its own name also when it says that
+// it passes a stream on.
+func TestRule10AMemberPassesNothingOn(t *testing.T) {
+	w := secureWorld(t)
+	conn := w.as(t, impersonate.Named(principal.Member, "m1"))
+	for name, hello := range map[string]*coordinatorv1.MemberHello{
+		"for another, by its own name": {MemberId: "m2", Incarnation: 1, RelayedBy: "m1"},
+		"for another, to the holder":   {MemberId: "m2", Incarnation: 1, RelayTo: "c2"},
+		"for itself, as a coordinator": {MemberId: "m1", Incarnation: 1, RelayedBy: "c2"},
+	} {
+		stream, err := coordinatorv1.NewCoordinatorClient(conn).MemberStream(within(t))
+		if err == nil {
+			err = stream.Send(&coordinatorv1.MemberFrame{Sequence: 1, Hello: hello})
+		}
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if reason.Of(err) != rootv1.Reason_REASON_PERMISSION_DENIED {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // TestEveryKindByEveryRole publishes every kind of event as every role, about what is

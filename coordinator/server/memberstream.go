@@ -9,6 +9,7 @@ import (
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/shown"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -141,6 +142,9 @@ func (s *Server) MemberStream(stream grpc.BidiStreamingServer[coordinatorv1.Memb
 // read takes frames until there are no more.
 func (m *memberStream) read() error {
 	f, err := m.receive()
+	if to := f.GetHello().GetRelayTo(); err == nil && to != "" && to != string(m.server.cfg.ID) {
+		return m.relay(f)
+	}
 	if err == nil {
 		err = m.open(f)
 	}
@@ -186,6 +190,9 @@ func (m *memberStream) open(f *coordinatorv1.MemberFrame) error {
 	hello := f.GetHello()
 	if err := checkSender(hello.GetMemberId(), hello.GetIncarnation()); err != nil {
 		return err
+	}
+	if p := principal.FromContext(m.live.ctx); hello.GetRelayedBy() != "" && p.Known() && p.Role != principal.Coordinator {
+		return reason.New(rootv1.Reason_REASON_PERMISSION_DENIED, "%s is no coordinator: only coordinators pass members' streams on", p.Actor())
 	}
 	v, err := m.server.senderView(m.live.ctx, hello.GetMemberId(), hello.GetIncarnation())
 	if err != nil {

@@ -90,6 +90,10 @@ type Config struct {
 	// Answers asks who answers at another coordinator's address. Nil: nobody is asked.
 	Answers func(ctx context.Context, address string) (state.CoordinatorID, error)
 
+	// Relay opens a member's stream at another coordinator's address, to pass on there
+	// what a member says here. Nil: nothing is passed on.
+	Relay func(ctx context.Context, address string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error)
+
 	// Claims makes regions at first touch. Nil: nobody does here.
 	Claims Claims
 	// Members hears of members' streams. Nil: nobody does.

@@ -102,7 +102,7 @@ func ownName(p principal.Principal, method string, request any) error {
 	if calls[method][p.Role] != Own {
 		return nil
 	}
-	if name, ok := named(request); ok && name != p.Name {
+	if name, ok := named(request, p.Role); ok && name != p.Name {
 		return denied("%v may call %s for itself only, not for %.64q", p, short(method), name)
 	}
 	return nil

@@ -86,7 +86,7 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_DrainMember_FullMethodName:       row(No, No, Own, No, Allowed),
 	coordinatorv1.Coordinator_StoreHeartbeat_FullMethodName:    row(No, No, Own, No, No),
 	coordinatorv1.Coordinator_RegionHeartbeat_FullMethodName:   row(No, No, Own, No, No),
-	coordinatorv1.Coordinator_MemberStream_FullMethodName:      row(No, No, Own, No, No),
+	coordinatorv1.Coordinator_MemberStream_FullMethodName:      row(No, Own, Own, No, No), // of a coordinator: passed on for a member
 	coordinatorv1.Coordinator_HeardMembers_FullMethodName:      row(No, Allowed, No, No, No),
 	coordinatorv1.Coordinator_FailMember_FullMethodName:        row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RemoveMember_FullMethodName:      row(No, No, No, No, Allowed),
@@ -226,8 +226,8 @@ func OfEvent(e *rootv1.Event, role principal.Role) (published, proposed Rule) {
 	return k.published[role], k.proposed[role]
 }
 
-// named is whom a request speaks for; false: it speaks for nobody.
-func named(request any) (string, bool) {
+// named is whom a request of a role speaks for; false: it speaks for nobody.
+func named(request any, as principal.Role) (string, bool) {
 	switch r := request.(type) {
 	case *rootv1.TailRequest:
 		return r.GetReaderId(), true
@@ -242,6 +242,9 @@ func named(request any) (string, bool) {
 	case *coordinatorv1.DrainMemberRequest:
 		return r.GetMemberId(), true
 	case *coordinatorv1.MemberFrame:
+		if as == principal.Coordinator { // it passes a member's stream on, which it has judged
+			return r.GetHello().GetRelayedBy(), r.GetHello() != nil
+		}
 		return r.GetHello().GetMemberId(), r.GetHello() != nil
 	case *coordinatorv1.StoreHeartbeatRequest:
 		return r.GetMemberId(), true

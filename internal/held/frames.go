@@ -152,7 +152,7 @@ func (c *Core) Frame(id int, now clock.Instant) *coordinatorv1.MemberFrame {
 	if s.load {
 		f.Load, s.load = &coordinatorv1.MemberLoad{Load: c.load.Load, Capacity: c.load.Capacity}, false
 	}
-	room := MaxFrameBytes - proto.Size(f) - 64
+	room := MaxFrameBytes - proto.Size(f) - 320 // the way of a first frame is written into it by those who send it
 	for len(s.replies) > 0 && room > 0 {
 		room -= proto.Size(s.replies[0]) + 8
 		f.Replies, s.replies = append(f.Replies, s.replies[0]), s.replies[1:]

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -236,7 +237,8 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// Mute keeps a coordinator from answering frames; the streams stay open.
+// Mute keeps a coordinator from answering frames, but those that come through another
+// coordinator; the streams stay open.
 func (k *Coordinator) Mute(mute bool) {
 	k.cluster.mu.Lock()
 	defer k.cluster.mu.Unlock()
@@ -356,15 +358,20 @@ func (k *Coordinator) MemberStream(s memberStream) error {
 	refuses := k.refuses
 	k.streams++
 	c.mu.Unlock()
-	defer func() {
+	defer func(k *Coordinator) {
 		c.mu.Lock()
 		k.streams--
 		c.mu.Unlock()
-	}()
+	}(k)
 	if refuses != nil {
 		return refuses
 	}
-	v := &view{k: k, hello: hello, last: map[uint64]*coordinatorv1.ShownRegion{}}
+	if to := hello.GetRelayTo(); to != "" { // as the other one answers, through this one
+		if k = c.named(to); k == nil {
+			return reason.New(rootv1.Reason_REASON_NOT_FOUND, "coordinator %q is not known", to)
+		}
+	}
+	v := &view{k: k, hello: hello, relayed: hello.GetRelayTo() != "", last: map[uint64]*coordinatorv1.ShownRegion{}}
 	frames, broken := make(chan *coordinatorv1.MemberFrame), make(chan error, 1)
 	go func() {
 		for {
@@ -409,6 +416,7 @@ func (k *Coordinator) MemberStream(s memberStream) error {
 type view struct {
 	k        *Coordinator
 	hello    *coordinatorv1.MemberHello
+	relayed  bool // it comes through another coordinator
 	sequence uint64
 	answered uint64
 	index    uint64
@@ -453,7 +461,7 @@ func (v *view) answer() (*coordinatorv1.MemberAnswer, <-chan struct{}, error) {
 	if m.GetIncarnation() != v.hello.GetIncarnation() {
 		return nil, nil, reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "incarnation %d is over", v.hello.GetIncarnation())
 	}
-	if k.mute {
+	if k.mute && !v.relayed {
 		return nil, c.changed, nil
 	}
 	a := &coordinatorv1.MemberAnswer{Sequence: v.sequence, Era: c.era, Confirmed: c.holder == k.address, State: m.GetState(), Commands: k.commands[id]}
@@ -469,6 +477,13 @@ func (v *view) answer() (*coordinatorv1.MemberAnswer, <-chan struct{}, error) {
 	}
 	v.answered, v.era, v.index, v.state = v.sequence, c.era, c.index, m.GetState()
 	return a, c.changed, nil
+}
+
+// named is the coordinator with an id; nil: there is none.
+func (c *Cluster) named(id string) *Coordinator {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at[strings.TrimPrefix(id, "at ")]
 }
 
 func (c *Cluster) termsLocked() *coordinatorv1.MemberTerms {

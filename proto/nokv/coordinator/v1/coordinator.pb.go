@@ -5516,7 +5516,14 @@ type MemberHello struct {
 	MemberId    string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Newest token of a set that the member obeys, from any coordinator; absent: none.
-	Obeyed        *v1.RootToken `protobuf:"bytes,3,opt,name=obeyed,proto3" json:"obeyed,omitempty"`
+	Obeyed *v1.RootToken `protobuf:"bytes,3,opt,name=obeyed,proto3" json:"obeyed,omitempty"`
+	// Coordinator that the stream is for, by id, when the one that it is opened at is not:
+	// that one passes frames and answers on. A member does so for the holder of the
+	// Tenure when it cannot reach it.
+	RelayTo string `protobuf:"bytes,4,opt,name=relay_to,json=relayTo,proto3" json:"relay_to,omitempty"`
+	// Coordinator that passes the stream on. Only coordinators say so; such a stream is
+	// not passed on again.
+	RelayedBy     string `protobuf:"bytes,5,opt,name=relayed_by,json=relayedBy,proto3" json:"relayed_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5570,6 +5577,20 @@ func (x *MemberHello) GetObeyed() *v1.RootToken {
 		return x.Obeyed
 	}
 	return nil
+}
+
+func (x *MemberHello) GetRelayTo() string {
+	if x != nil {
+		return x.RelayTo
+	}
+	return ""
+}
+
+func (x *MemberHello) GetRelayedBy() string {
+	if x != nil {
+		return x.RelayedBy
+	}
+	return ""
 }
 
 // ShownState is how a member proves that it has what it was shown.
@@ -11756,11 +11777,14 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05shown\x18\b \x01(\v2\x1f.nokv.coordinator.v1.ShownStateR\x05shown\x12A\n" +
 	"\areplies\x18\t \x03(\v2'.nokv.coordinator.v1.MemberCommandReplyR\areplies\x126\n" +
 	"\agoodbye\x18\n" +
-	" \x01(\v2\x1c.nokv.coordinator.v1.GoodbyeR\agoodbye\"}\n" +
+	" \x01(\v2\x1c.nokv.coordinator.v1.GoodbyeR\agoodbye\"\xb7\x01\n" +
 	"\vMemberHello\x12\x1b\n" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12/\n" +
-	"\x06obeyed\x18\x03 \x01(\v2\x17.nokv.root.v1.RootTokenR\x06obeyed\"m\n" +
+	"\x06obeyed\x18\x03 \x01(\v2\x17.nokv.root.v1.RootTokenR\x06obeyed\x12\x19\n" +
+	"\brelay_to\x18\x04 \x01(\tR\arelayTo\x12\x1d\n" +
+	"\n" +
+	"relayed_by\x18\x05 \x01(\tR\trelayedBy\"m\n" +
 	"\n" +
 	"ShownState\x12-\n" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x14\n" +

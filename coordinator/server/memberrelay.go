@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
+)
+
+// relay passes a member's stream on to another coordinator: frames there, answers back, each
+// as it came. It is how a member that cannot reach the holder of the Tenure is heard and
+// confirmed by it. The member counts its ttl from when it sent a frame, and the holder
+// makes, checks and sends its answer as it does for any stream; what the way between them
+// takes only shortens what is left of the ttl. The member's right to speak for its name was
+// judged here, of its own connection; the other coordinator takes this one's word for it.
+//
+// Nothing of the stream is noted here: the member has a stream of its own to this
+// coordinator. When either side ends, so does the other.
+func (m *memberStream) relay(f *coordinatorv1.MemberFrame) error {
+	hello := f.GetHello()
+	if err := checkSender(hello.GetMemberId(), hello.GetIncarnation()); err != nil {
+		return err
+	}
+	if hello.GetRelayedBy() != "" {
+		return invalid("hello.relay_to", "coordinator %.64q passes the stream on already: it is passed on once", hello.GetRelayedBy())
+	}
+	to := m.server.view().State.Coordinator(state.CoordinatorID(hello.GetRelayTo()))
+	if to == nil || m.server.cfg.Relay == nil {
+		return reason.New(rootv1.Reason_REASON_NOT_FOUND, "coordinator %.64q is not known here: ask one that is, see nokv coordinator list", hello.GetRelayTo())
+	}
+	ctx, cancel := context.WithCancel(m.live.ctx)
+	defer cancel()
+	there, err := m.server.cfg.Relay(ctx, to.GetAddress())
+	if err != nil {
+		return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "coordinator %.64q cannot be reached from here either: %v", hello.GetRelayTo(), err)
+	}
+	hello.RelayTo, hello.RelayedBy = "", string(m.server.cfg.ID)
+	m.server.streams.work.Go(func() { m.live.cut(m.passBack(there)) })
+	for err == nil {
+		if err = there.Send(f); err == nil {
+			f, err = m.receive()
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		_ = there.CloseSend() // passBack tells how the other side ended
+		<-m.live.end
+		return nil
+	}
+	return err
+}
+
+// passBack passes answers back until the other side ends.
+func (m *memberStream) passBack(there grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer]) error {
+	for {
+		a, err := there.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = m.live.over()
+		}
+		if err == nil {
+			err = m.live.send(m.stream, a)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
