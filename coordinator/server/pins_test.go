@@ -43,7 +43,6 @@ func TestP27PinKeysByRole(t *testing.T) {
 		c.Secret = seal.New(bytes.Repeat([]byte{5}, 32))
 		c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
 	})
-	w.raise(t)
 	w.must(t, created("a"), created("b"), join("m1"))
 	ctx := within(t)
 	as := func(role principal.Role, name string) coordinatorv1.CoordinatorClient {
