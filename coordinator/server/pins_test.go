@@ -65,6 +65,13 @@ func TestP27PinKeysByRole(t *testing.T) {
 			t.Errorf("%v, %v: one identity is one rotation", r, err)
 		}
 	}
+	// One that was refused is not answered as done when it is asked for again.
+	late := &rootv1.CommandIdentity{Origin: 7, Sequence: 2}
+	for _, req := range []*coordinatorv1.RotatePinKeyRequest{{ExpectedId: 99, Identity: late}, {BehindNewest: true, Identity: late}} {
+		if r, err := operator.RotatePinKey(ctx, req); err == nil {
+			t.Errorf("a rotation that was refused is answered as done: %v", r)
+		}
+	}
 	_, err = operator.RotatePinKey(ctx, &coordinatorv1.RotatePinKeyRequest{BehindNewest: true, ExpectedId: 4})
 	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
 

@@ -360,12 +360,12 @@ var promises = []mutation{
 	},
 	{
 		13, "what was sent on a broken stream never arrived", "coordinator/client/publish.go",
-		"opened > 1 || opened == 1 && b.live {", "opened > 1 {",
+		"+b.opened%2 > 1 {", " > 1 {",
 		[]string{client},
 	},
 	{
-		13, "a command's condition is left behind", "coordinator/client/call.go",
-		"RequireEra: cmd.GetRequireEra(), ", "",
+		13, "a command's condition is left behind", "internal/identity/identity.go",
+		"to.Set(field, v)", "",
 		[]string{client},
 	},
 
