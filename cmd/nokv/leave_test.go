@@ -36,8 +36,8 @@ func listed(t *testing.T, c *cluster) []string {
 func TestCoordinatorsLeave(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
-	u := &upgrading{c, t, oldBuild(t)}
-	c.Builds = map[int]string{0: u.old, 1: u.old, 2: u.old, c.Size() - 1: u.old}
+	u := &upgrading{c, t, nextBuild(t)}
+	c.Builds = map[int]string{3: u.next, 4: u.next}
 	c.StartAll()
 	c.WaitHealthy(recoverWithin)
 	for peer := range 3 {

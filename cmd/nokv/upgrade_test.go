@@ -20,46 +20,46 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// oldNoKV builds a nokv that understands feature level 1 and no more, once. go build
-// links each time; go run keeps what it linked.
-var oldNoKV = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "nokv-old-")
+// nextLevel is what nextNoKV understands.
+const nextLevel = state.FeatureLevel + 1
+
+// nextNoKV builds a nokv that understands one feature level more, in which moves are new,
+// once. go build links each time; go run keeps what it linked.
+var nextNoKV = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "nokv-next-")
 	if err != nil {
 		return "", err
 	}
 	foldersOfAll = append(foldersOfAll, dir)
 	path := filepath.Join(dir, "nokv")
-	out, err := exec.Command("go", "run", "-ldflags", "-X github.com/nokv/nokv/meta/root/state.supported=1", "-exec", "cp", ".", path).CombinedOutput()
+	out, err := exec.Command("go", "run", "-ldflags", "-X github.com/nokv/nokv/meta/root/state.trial=move_planned", "-exec", "cp", ".", path).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return path, nil
 })
 
-// oldBuild is the path of what oldNoKV built.
-func oldBuild(t *testing.T) string {
+// nextBuild is the path of what nextNoKV built.
+func nextBuild(t *testing.T) string {
 	t.Helper()
-	path, err := oldNoKV()
+	path, err := nextNoKV()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// upgrading is a cluster whose members run one of two builds.
+// upgrading is a cluster whose members run one of two builds: this one, or the next.
 type upgrading struct {
 	*cluster
-	t   *testing.T
-	old string
+	t    *testing.T
+	next string
 }
 
-func newUpgrading(t *testing.T, old string) *upgrading {
+func newUpgrading(t *testing.T, next string) *upgrading {
 	t.Helper()
-	u := &upgrading{cluster: newCluster(t, 2), t: t, old: old}
+	u := &upgrading{cluster: newCluster(t, 2), t: t, next: next}
 	u.Builds = map[int]string{}
-	for i := range u.Size() {
-		u.Builds[i] = old
-	}
 	u.StartAll()
 	u.WaitHealthy(recoverWithin)
 	return u
@@ -77,8 +77,8 @@ func (u *upgrading) begin(member int, old bool) *proctest.Process {
 	u.t.Helper()
 	u.stop(member)
 	delete(u.Builds, member)
-	if old {
-		u.Builds[member] = u.old
+	if !old {
+		u.Builds[member] = u.next
 	}
 	return u.Start(member)
 }
@@ -98,7 +98,7 @@ func (u *upgrading) levels(args ...string) (upgradeOutput, proctest.Result) {
 	return out, r
 }
 
-// planMove tries what feature level 2 is for, of a region that there is not.
+// planMove tries what the next feature level is for, of a region that there is not.
 func (u *upgrading) planMove() error {
 	u.t.Helper()
 	cl, err := client.New(client.Config{Endpoints: u.CoordinatorAddrs})
@@ -119,10 +119,10 @@ func (u *upgrading) planMove() error {
 // raised, and nobody below it is let in afterwards.
 func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
-	old := oldBuild(t)
+	next := nextBuild(t)
 	t.Run("raised by the operator", func(t *testing.T) {
 		t.Parallel()
-		u := newUpgrading(t, old)
+		u := newUpgrading(t, next)
 		l := startPacedLoad(t, u.CoordinatorAddrs, tryFor, 20*time.Millisecond)
 		l.waitProgress(lowLoad, recoverWithin, "all old")
 		last := u.Size() - 1
@@ -157,7 +157,7 @@ func TestRollingUpgrade(t *testing.T) {
 		u.restart(1, false)
 		begin := time.Now()
 		proctest.Eventually(t, recoverWithin, func() error {
-			if said, r := u.levels("--to", fmt.Sprint(state.FeatureLevel)); r.Code != 0 || said.FeatureLevel != state.FeatureLevel {
+			if said, r := u.levels("--to", fmt.Sprint(nextLevel)); r.Code != 0 || said.FeatureLevel != nextLevel {
 				return fmt.Errorf("not raised: %+v, %s", said, r.Stderr)
 			}
 			return nil
@@ -175,7 +175,7 @@ func TestRollingUpgrade(t *testing.T) {
 			if !strings.Contains(p.Tail(), "understands feature level 1") {
 				t.Errorf("%s does not say why it ends:\n%s", u.Name(member), p.Tail())
 			}
-			delete(u.Builds, member)
+			u.Builds[member] = u.next
 			u.Start(member)
 			proctest.Eventually(t, recoverWithin, func() error { return u.Healthy(member) })
 		}
@@ -189,14 +189,14 @@ func TestRollingUpgrade(t *testing.T) {
 	})
 	t.Run("raised by itself", func(t *testing.T) {
 		t.Parallel()
-		u := newUpgrading(t, old)
+		u := newUpgrading(t, next)
 		for member := range u.Size() {
 			u.begin(member, false)
 		}
 		u.WaitHealthy(recoverWithin)
 		begin := time.Now()
 		proctest.Eventually(t, recoverWithin, func() error {
-			if said, _ := u.levels("--dry-run"); said.FeatureLevel != state.FeatureLevel {
+			if said, _ := u.levels("--dry-run"); said.FeatureLevel != nextLevel {
 				return fmt.Errorf("not raised: %+v", said)
 			}
 			return nil

@@ -233,7 +233,7 @@ func (c *cadence) root(a *Raw, now clock.Instant) {
 		})
 	}
 	c.again = now.Add(rootedEvery)
-	if len(e.Assignments) == 0 || a.st.FeatureLevel() < state.AcknowledgedLevel {
+	if len(e.Assignments) == 0 {
 		return
 	}
 	c.sent = true

@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"iter"
 	"maps"
 	"reflect"
@@ -251,7 +252,8 @@ func (k *Cache) Route(ctx context.Context, key []byte, opts ...ReadOption) (Rout
 		}
 	}
 	opts = append(opts[:len(opts):len(opts)], In(k.cfg.Keyspace))
-	if at, ok := k.At(); ok {
+	at, known := k.At()
+	if known {
 		opts = append(opts, AtLeast(at.Token))
 	}
 	r, err := k.c.GetRegionByKey(ctx, key, opts...)
@@ -260,10 +262,24 @@ func (k *Cache) Route(ctx context.Context, key []byte, opts ...ReadOption) (Rout
 			k.confirm(r.Region)
 		}
 	}
-	if err == nil && r.Region != nil {
+	if err == nil && known {
+		err = asNew("Route", r.At, at.Token)
+	}
+	if err != nil {
+		return Route{}, err
+	}
+	if r.Region != nil {
 		k.keep(r)
 	}
-	return r, err
+	return r, nil
+}
+
+// asNew refuses an answer that is older than what was asked for.
+func asNew(op string, got, asked rooted.Token) error {
+	if got.Compare(asked) >= 0 {
+		return nil
+	}
+	return &Error{Op: op, Cause: fmt.Errorf("%w: it is of %s, the cache is at %s", errUnfit, got, asked)}
 }
 
 // isRefuted says whether a region is what a member called out of date.

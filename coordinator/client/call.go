@@ -157,15 +157,6 @@ func forgotten(err error) bool {
 	return ok && e.Cause == errRefused && tooOld(e.Detail)
 }
 
-// identified is a command with an identity: a copy that shares its events, if
-// its caller made none.
-func (c *Client) identified(cmd *rootv1.Command) *rootv1.Command {
-	if cmd.GetIdentity() != nil {
-		return cmd
-	}
-	return &rootv1.Command{Events: cmd.GetEvents(), RequireEra: cmd.GetRequireEra(), Identity: c.identities.Next(c.index.Load())}
-}
-
 // errUnfit is an answer that is not believed; it is asked for again elsewhere.
 var errUnfit = errors.New("unfit answer")
 

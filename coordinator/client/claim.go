@@ -251,7 +251,8 @@ func (k *Cache) Claim(ctx context.Context, key []byte, opts ...ReadOption) (Clai
 			return Claimed{Route: r}, nil
 		}
 	}
-	if at, ok := k.At(); ok {
+	at, known := k.At()
+	if known {
 		opts = append(opts[:len(opts):len(opts)], AtLeast(at.Token))
 	}
 	r, err := k.c.Claim(ctx, k.cfg.Keyspace, key, opts...)
@@ -260,8 +261,12 @@ func (k *Cache) Claim(ctx context.Context, key []byte, opts ...ReadOption) (Clai
 			k.confirm(r.Region)
 		}
 	}
-	if err == nil {
-		k.keep(r.Route)
+	if err == nil && known {
+		err = asNew("Claim", r.At, at.Token)
 	}
-	return r, err
+	if err != nil {
+		return Claimed{}, err
+	}
+	k.keep(r.Route)
+	return r, nil
 }

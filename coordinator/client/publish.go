@@ -65,7 +65,7 @@ func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.Comm
 	if err := c.learnCluster(ctx, "Publish"); err != nil {
 		return nil, err
 	}
-	mine := c.identified(cmd)
+	mine := c.identities.Of(cmd, c.index.Load())
 	// alone: it was refused together with others. open: a try may have arrived and
 	// was not judged.
 	alone, open := false, false
@@ -92,7 +92,7 @@ func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.Comm
 		open = open || b.repeated
 		switch {
 		case b.err == nil && tooOld(b.results[i].GetError()) && !open && mine != cmd:
-			mine = c.identified(cmd)
+			mine = c.identities.Of(cmd, c.index.Load())
 		case b.err == nil:
 			return b.results[i], rejection("Publish", b.by, b.results[i])
 		case b.refusedTogether():
@@ -136,8 +136,9 @@ type publisher struct {
 	bytes  int           // of commands without an answer
 	lastID uint64
 
-	// streams opened so far, and the number of the one that has not ended; 0: none.
-	streams, live atomic.Int64
+	// opened is the streams opened so far, doubled, and one more while the last has not
+	// ended: both in one number, as a batch that notes them stands between no two changes.
+	opened atomic.Int64
 }
 
 // commandBatch is the commands of one request.
@@ -146,9 +147,8 @@ type commandBatch struct {
 	bytes int
 	born  time.Time
 	latch latch
-	// Streams opened before it was sent, and whether there was one.
-	streams int64
-	live    bool
+	// publisher.opened before it was sent.
+	opened int64
 
 	done chan struct{} // closed when what follows is set
 	// results are in the order of the commands; by answered.
@@ -175,18 +175,16 @@ func newPublisher(c *Client) *publisher {
 	return p
 }
 
-// connect counts streams, so that a batch knows whether it may have been sent on
-// two of them.
+// connect counts streams once they are open, so that a batch knows whether it may have
+// been sent on two of them. Nothing is sent on a stream before connect has returned.
 func (p *publisher) connect(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[publishRequest, publishResponse], error) {
-	n := p.streams.Add(1)
-	p.live.Store(n)
 	stream, err := e.rpc.PublishStream(ctx)
 	if err != nil {
-		p.live.Store(0)
-		p.streams.Add(-1)
 		return nil, err
 	}
-	context.AfterFunc(ctx, func() { p.live.CompareAndSwap(n, 0) })
+	live := p.opened.Load()&^1 + 3 // the pipe connects one stream at a time
+	p.opened.Store(live)
+	context.AfterFunc(ctx, func() { p.opened.CompareAndSwap(live, live-1) })
 	return stream, nil
 }
 
@@ -268,7 +266,7 @@ func (p *publisher) launch(b *commandBatch) {
 	if b == nil {
 		return
 	}
-	b.streams, b.live = p.streams.Load(), p.live.Load() != 0
+	b.opened = p.opened.Load()
 	p.c.count.publishRequests.Add(1)
 	p.c.count.publishCallers.Add(uint64(len(b.msg.GetCommands())))
 	r := &request[publishRequest, publishResponse]{msg: b.msg, expires: b.born.Add(p.c.cfg.DefaultTimeout)}
@@ -283,7 +281,8 @@ func (p *publisher) launch(b *commandBatch) {
 // them launches what gathered meanwhile.
 func (p *publisher) finish(b *commandBatch, reply *publishResponse, err error) {
 	b.results, b.err = reply.GetResults(), err
-	if opened := p.streams.Load() - b.streams; opened > 1 || opened == 1 && b.live {
+	// The stream that was open counts as one that it may have been sent on.
+	if p.opened.Load()/2-b.opened/2+b.opened%2 > 1 {
 		b.repeated = true
 	}
 	p.mu.Lock()

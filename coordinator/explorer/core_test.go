@@ -10,7 +10,6 @@ import (
 
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -212,7 +211,7 @@ func (l *lockstep) mirror(before *world, s step) {
 	case hearGrant:
 		l.grant(f, was)
 	case hearOver:
-		f.raw.OnView(tenure.Authority{Tenure: l.rootTenure(), FeatureLevel: state.FeatureLevel}, f.now)
+		f.raw.OnView(tenure.Authority{Tenure: l.rootTenure()}, f.now)
 	case hearConfirm:
 		l.answer(before, f, s)
 	case loseConfirm:
@@ -299,7 +298,7 @@ func (l *lockstep) hearWindowAt(f *life, was *process) {
 	f.windows = nil
 	switch {
 	case was.ask == askOver && len(windows) == 0:
-		f.raw.OnView(tenure.Authority{Tenure: l.rootTenure(), FeatureLevel: state.FeatureLevel}, f.now)
+		f.raw.OnView(tenure.Authority{Tenure: l.rootTenure()}, f.now)
 	case was.ask == askOver:
 		f.raw.OnAnswer(windows[0], tenure.Answer{Result: &rootv1.CommandResult{
 			Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_ERA_STALE},
@@ -328,7 +327,7 @@ func (l *lockstep) makeClaim(before *world, f *life) {
 		f.answerClaim(tenure.Answer{Claim: &rootv1.ClaimTenureResponse{Result: &rootv1.CommandResult{
 			Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_ERA_STALE, Era: era},
 		}}})
-		f.raw.OnView(tenure.Authority{Tenure: l.rootTenure(), FeatureLevel: state.FeatureLevel}, f.now)
+		f.raw.OnView(tenure.Authority{Tenure: l.rootTenure()}, f.now)
 		f.raw.OnHolderSuspect(era, f.now)
 		f.now = f.now.Add(unit)
 		f.raw.Tick(f.now)
@@ -342,7 +341,7 @@ func (l *lockstep) makeClaim(before *world, f *life) {
 func (l *lockstep) grant(f *life, was *process) {
 	t := l.tenure(was.grant, false)
 	if f.claim == nil || f.claim.Claim.ExpectedEra+1 != t.Era || l.rng.IntN(2) == 0 {
-		f.raw.OnView(tenure.Authority{Tenure: t, FeatureLevel: state.FeatureLevel}, f.now)
+		f.raw.OnView(tenure.Authority{Tenure: t}, f.now)
 		f.answerClaim(tenure.Answer{Err: errLost})
 		return
 	}

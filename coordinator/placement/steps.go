@@ -213,7 +213,7 @@ func (p *planner) over(x *passage, bound time.Duration) bool {
 }
 
 func (p *planner) proceed(x *passage, o Operation) {
-	o.Transition, o.PlannedAt = x.t.GetId(), p.State.PlannedAt(x.t)
+	o.Transition, o.PlannedAt = x.t.GetId(), x.t.GetPlannedAt().GetIndex()
 	o.From, o.To, o.Reason = x.from, x.to, x.t.GetCause()
 	p.do(x.region, o)
 }

@@ -77,9 +77,6 @@ func newWorld() (*world, error) {
 		}}}},
 	)
 	if err == nil {
-		err = w.must(&rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
-	}
-	if err == nil {
 		err = w.must(&rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
 			HolderId: self, HolderIncarnation: life, HolderAddress: "replay:1", TtlMillis: 1000,
 			Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO},

@@ -28,7 +28,6 @@ func secureWorld(t testing.TB) *world {
 	w := start(t, func(c *server.Config) {
 		c.Access, c.ServerOptions = access.New(), []grpc.ServerOption{impersonate.Server()}
 	})
-	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.SupportedLevel()}}})
 	w.must(t, join("m1"), join("m2"), create("t", state.DefaultSettings()))
 	ks := w.root.state.KeyspaceByName("t").GetId()
 	w.must(t, publish(1, ks, "", "m", 1, "m1"))

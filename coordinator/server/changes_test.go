@@ -148,7 +148,6 @@ func TestOnlyCallersEventsArePublished(t *testing.T) {
 		{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{HolderId: "x", HolderAddress: "x:1", Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO}}}},
 		{Kind: &rootv1.Event_TenureRetired{TenureRetired: &rootv1.TenureRetired{Era: 1, HolderId: "x"}}},
 		{Kind: &rootv1.Event_RootPeerDropped{RootPeerDropped: &rootv1.RootPeerDropped{NodeId: 1}}},
-		{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: 2}}},
 		{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{Cluster: &rootv1.Cluster{ClusterId: 9}}}},
 		join("m9"),
 	} {

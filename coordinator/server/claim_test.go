@@ -33,7 +33,6 @@ func (everybody) Report(state.RegionID, state.MemberID) (_ placement.Report, ok 
 // games, and one that does not.
 func claiming(t *testing.T) (w, standby *world) {
 	root := newMemoryRoot(t)
-	root.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 	root.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
 		HolderId: coordinatorID, HolderIncarnation: 99, HolderAddress: "c1:2379", TtlMillis: 1000,
 		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO, rootv1.Mandate_MANDATE_SCHEDULE},

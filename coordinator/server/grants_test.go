@@ -12,7 +12,6 @@ import (
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -21,10 +20,6 @@ import (
 func TestGrantsByTheGoClient(t *testing.T) {
 	w := start(t)
 	c, ctx := w.caller(t), within(t)
-	if _, err := c.GrantAccess(ctx, "client/a", "k", rootv1.Verb_VERB_READ); !errors.Is(err, client.ErrFeatureLevel) {
-		t.Fatalf("below its feature level: %v", err)
-	}
-	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 	for i := range 3 {
 		for again := range 2 {
 			r, err := c.GrantAccess(ctx, fmt.Sprintf("client/%d", i), "k*", rootv1.Verb_VERB_READ)
@@ -77,7 +72,6 @@ func TestEndTenureByTheGoClient(t *testing.T) {
 	if _, err := c.EndTenure(ctx, 0); !errors.Is(err, client.ErrNotFound) {
 		t.Fatalf("before the first era: %v", err)
 	}
-	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 	w.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
 		HolderId: "c9", HolderIncarnation: 9, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
 	}}})
@@ -96,7 +90,6 @@ func TestYoungEraIsNotEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at clock.Clock
 		w := start(t, func(c *server.Config) { at = c.Clock })
-		w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 		w.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
 			HolderId: "c9", HolderIncarnation: 9, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
 		}}})

@@ -88,7 +88,6 @@ func TestAnIDWithAnotherAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := hosting(t)
 		defer w.end(t)
-		w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 		m1, m2 := w.hosted(t, "m1"), w.hosted(t, "m2")
 		w.must(t, &rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
 			RegionId: 1, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, From: &rootv1.Owner{MemberId: "m1"}, To: &rootv1.Owner{MemberId: "m2"},

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -88,7 +89,10 @@ func (s *Server) RotatePinKey(ctx context.Context, req *coordinatorv1.RotatePinK
 		if keys := v.state.PinKeys(); len(keys) > 0 {
 			expected = keys[len(keys)-1].GetId()
 		}
-		if v.state.Remembers(req.GetIdentity()) { // it was asked for before: that made this one, or a later one
+		switch outcome, why, known := v.state.Judged(req.GetIdentity()); {
+		case known && outcome == rootv1.Outcome_OUTCOME_REJECTED:
+			return nil, reason.New(why, "the root refused this rotation when it was first asked for, and the newest key is %d: ask for it again, as a new one", expected)
+		case known: // it was asked for before: that made this one, or a later one
 			return &coordinatorv1.RotatePinKeyResponse{Id: expected, Token: v.disclosure().GetServedRootToken()}, nil
 		}
 	}

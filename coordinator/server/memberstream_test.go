@@ -329,7 +329,6 @@ func TestSoftStateOfRegions(t *testing.T) {
 				t.Errorf("of region %d incarnation %d says %q, want %q", region, life, got, want)
 			}
 		}
-		w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 		m1, m2 := w.hosted(t, "m1"), w.hosted(t, "m2")
 		m1.say(&coordinatorv1.MemberFrame{Regions: []*coordinatorv1.RegionReport{reported(1, phaseServing), reported(2, phaseServing)}})
 		m1.hear()

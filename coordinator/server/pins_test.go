@@ -43,7 +43,6 @@ func TestP27PinKeysByRole(t *testing.T) {
 		c.Secret = seal.New(bytes.Repeat([]byte{5}, 32))
 		c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
 	})
-	w.raise(t)
 	w.must(t, created("a"), created("b"), join("m1"))
 	ctx := within(t)
 	as := func(role principal.Role, name string) coordinatorv1.CoordinatorClient {
@@ -64,6 +63,13 @@ func TestP27PinKeysByRole(t *testing.T) {
 	for range 2 {
 		if r, err := operator.RotatePinKey(ctx, again); err != nil || r.GetId() != 4 {
 			t.Errorf("%v, %v: one identity is one rotation", r, err)
+		}
+	}
+	// One that was refused is not answered as done when it is asked for again.
+	late := &rootv1.CommandIdentity{Origin: 7, Sequence: 2}
+	for _, req := range []*coordinatorv1.RotatePinKeyRequest{{ExpectedId: 99, Identity: late}, {BehindNewest: true, Identity: late}} {
+		if r, err := operator.RotatePinKey(ctx, req); err == nil {
+			t.Errorf("a rotation that was refused is answered as done: %v", r)
 		}
 	}
 	_, err = operator.RotatePinKey(ctx, &coordinatorv1.RotatePinKeyRequest{BehindNewest: true, ExpectedId: 4})

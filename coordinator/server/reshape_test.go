@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -21,7 +20,6 @@ func TestRule8TheClientWaitsForTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		defer w.end(t)
-		w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 		w.must(t, created("k"), join("m1"))
 		c, ctx := w.caller(t), within(t)
 		k, err := c.GetKeyspace(ctx, "k", client.Strong())

@@ -230,7 +230,6 @@ func TestEveryCallByEveryRoleOverHTTP(t *testing.T) {
 // populate roots what secureWorld does.
 func (w *world) populate(t testing.TB) {
 	t.Helper()
-	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.SupportedLevel()}}})
 	w.must(t, join("m1"), join("m2"), create("t", state.DefaultSettings()))
 	ks := w.root.state.KeyspaceByName("t").GetId()
 	w.must(t, publish(1, ks, "", "m", 1, "m1"))

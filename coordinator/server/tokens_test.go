@@ -19,11 +19,6 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-func (w *world) raise(t *testing.T) {
-	t.Helper()
-	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
-}
-
 // rooted is what verifies tokens: what the root has by now.
 func (w *world) rooted(secret *seal.Key) bearer.Rooted {
 	w.root.mu.Lock()
@@ -40,10 +35,6 @@ func TestTokensByTheGoClient(t *testing.T) {
 			c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
 		})
 		c, ctx := w.caller(t), within(t)
-		if _, err := c.CreateToken(ctx, "operator", "ann", time.Hour); !errors.Is(err, client.ErrFeatureLevel) {
-			t.Fatalf("below its feature level: %v", err)
-		}
-		w.raise(t)
 		if _, err := c.RevokeToken(ctx, "1-0000000000000005"); !errors.Is(err, client.ErrNotFound) {
 			t.Errorf("revoked before any key: %v", err)
 		}
@@ -105,7 +96,6 @@ func TestTokensByTheGoClient(t *testing.T) {
 // Asked twice under one identity, the key is rotated once.
 func TestARepeatedRotationIsOne(t *testing.T) {
 	w := start(t)
-	w.raise(t)
 	ctx := within(t)
 	req := &coordinatorv1.RotateTokenKeyRequest{Identity: &rootv1.CommandIdentity{Origin: 7, Sequence: 1}}
 	for range 2 {
@@ -120,7 +110,6 @@ func TestARepeatedRotationIsOne(t *testing.T) {
 func TestKeysAreSealed(t *testing.T) {
 	secret := seal.New(bytes.Repeat([]byte{5}, 32))
 	w := start(t, func(c *server.Config) { c.Secret = secret })
-	w.raise(t)
 	ctx := within(t)
 	if _, err := w.client.RotatePinKey(ctx, &coordinatorv1.RotatePinKeyRequest{}); err != nil {
 		t.Fatal(err)

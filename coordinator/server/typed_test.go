@@ -47,7 +47,6 @@ func brief(r *rooted.Region) string {
 func TestRegionsByTheGoClient(t *testing.T) {
 	w := start(t)
 	c, ctx := w.caller(t), within(t)
-	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: 2}}})
 	w.must(t, created("k"), join("m1"), join("m2"))
 	k, err := c.GetKeyspace(ctx, "k", client.Strong())
 	if err != nil {

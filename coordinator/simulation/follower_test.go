@@ -227,7 +227,7 @@ func (f *follower) publish(b rootview.Batch) {
 	v := f.core.View()
 	f.follow(b, v)
 	if v.Loaded() {
-		f.n.holder.OnView(tenure.Authority{Tenure: v.State.Tenure(), Handover: newest(v.State.Handovers()), Index: v.Token.Index, FeatureLevel: v.State.FeatureLevel()})
+		f.n.holder.OnView(tenure.Authority{Tenure: v.State.Tenure(), Handover: newest(v.State.Handovers()), Index: v.Token.Index})
 	}
 	f.n.desk.onView(b, v)
 	ready := f.waiting

@@ -85,9 +85,8 @@ type Authority struct {
 	Tenure *rootv1.Tenure
 	// Handover is the newest one, nil when there was never one.
 	Handover *rootv1.Handover
-	// Index is the position of the view, FeatureLevel what is rooted there.
-	Index        uint64
-	FeatureLevel uint32
+	// Index is the position of the view.
+	Index uint64
 	// MostTTL is the longest ttl that the cluster's settings allow a claim; 0: not known.
 	MostTTL time.Duration
 }

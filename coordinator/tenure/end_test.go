@@ -84,25 +84,21 @@ func TestAskedToEndBeforeItBegan(t *testing.T) {
 func TestEveryEraHasItsSecret(t *testing.T) {
 	var digests [][]byte
 	for _, key := range []string{"one", "other"} {
-		for level, want := range map[uint32]int{2: 0, 3: 32} {
-			var count tenure.Counters
-			r := tenure.NewRaw(tenure.RawConfig{
-				Settings:  tenure.Settings{ID: "c1", Incarnation: 11, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID}},
-				RetireKey: []byte(key), Wall: func() uint64 { return 1 },
-			}, &count)
-			for era := uint64(1); era <= 2; era++ {
-				ended := tenureOf(era, "c2", 22, time.Second)
-				ended.Retired = true
-				r.OnView(tenure.Authority{Tenure: ended, FeatureLevel: level}, 1)
-				m := r.Messages()
-				if len(m) != 1 || len(m[0].Claim.GetRetireDigest()) != want {
-					t.Fatalf("level %d: sent %v", level, m)
-				}
-				if want > 0 {
-					digests = append(digests, m[0].Claim.RetireDigest)
-				}
-				r.OnAnswer(m[0], tenure.Answer{Claim: refusedClaim(rootv1.Reason_REASON_ERA_STALE, era+1, 0)}, 1)
+		var count tenure.Counters
+		r := tenure.NewRaw(tenure.RawConfig{
+			Settings:  tenure.Settings{ID: "c1", Incarnation: 11, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID}},
+			RetireKey: []byte(key), Wall: func() uint64 { return 1 },
+		}, &count)
+		for era := uint64(1); era <= 2; era++ {
+			ended := tenureOf(era, "c2", 22, time.Second)
+			ended.Retired = true
+			r.OnView(tenure.Authority{Tenure: ended}, 1)
+			m := r.Messages()
+			if len(m) != 1 || len(m[0].Claim.GetRetireDigest()) != 32 {
+				t.Fatalf("sent %v", m)
 			}
+			digests = append(digests, m[0].Claim.RetireDigest)
+			r.OnAnswer(m[0], tenure.Answer{Claim: refusedClaim(rootv1.Reason_REASON_ERA_STALE, era+1, 0)}, 1)
 		}
 	}
 	for i, a := range digests {

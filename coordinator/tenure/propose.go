@@ -51,12 +51,8 @@ func (r *RawHolder) send(m *Message) { r.outbox = append(r.outbox, m) }
 func (r *RawHolder) sendClaim(claim *rootv1.TenureClaimed) {
 	r.log.Debug("claiming", "era", claim.ExpectedEra+1)
 	r.first = r.firstWindows()
-	if r.level < secretsLevel {
-		claim.UnlessConfirmed = false
-	} else {
-		digest := sha256.Sum256(r.retireSecret(claim.ExpectedEra + 1))
-		claim.RetireDigest = digest[:]
-	}
+	digest := sha256.Sum256(r.retireSecret(claim.ExpectedEra + 1))
+	claim.RetireDigest = digest[:]
 	r.send(&Message{Claim: claim, Windows: r.first, answer: func(a Answer, now clock.Instant) {
 		r.log.Debug("claim answered", "era", claim.ExpectedEra+1, "outcome", a.Claim.GetResult().GetOutcome(),
 			"retry_after_millis", a.Claim.GetRetryAfterMillis(), "err", a.Err)
@@ -67,11 +63,6 @@ func (r *RawHolder) sendClaim(claim *rootv1.TenureClaimed) {
 		r.core.OnClaimed(a.Claim, a.Err, now)
 	}})
 }
-
-// secretsLevel is the feature level from which on claims have a digest and spare who
-// is confirmed, and holders
-// name themselves when they advance a handover.
-const secretsLevel = 3
 
 // retireSecret is what retires an era that this process claimed: each its own,
 // since the log shows it afterwards.
@@ -101,10 +92,7 @@ func (r *RawHolder) sendConfirm(a Action) {
 func (r *RawHolder) sendAdvance(a Action) {
 	command := &rootv1.Command{}
 	for stage := a.From + 1; stage <= a.To; stage++ {
-		advance := &rootv1.HandoverAdvanced{Era: a.Era, Stage: stage}
-		if r.level >= secretsLevel {
-			advance.HolderId, advance.HolderIncarnation = r.cfg.ID, r.cfg.Incarnation
-		}
+		advance := &rootv1.HandoverAdvanced{Era: a.Era, Stage: stage, HolderId: r.cfg.ID, HolderIncarnation: r.cfg.Incarnation}
 		command.Events = append(command.Events, &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: advance}})
 	}
 	r.send(&Message{Command: command, Era: a.Era, answer: func(answer Answer, now clock.Instant) {

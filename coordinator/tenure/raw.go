@@ -63,8 +63,6 @@ type RawHolder struct {
 	retirement *retirement
 	// index is the position of the newest view, or one that the root told since.
 	index uint64
-	// level is the feature level of the newest view.
-	level uint32
 	// first is what the last claim asked for.
 	first []*rootv1.FirstWindow
 
@@ -133,7 +131,7 @@ func (r *RawHolder) Tick(now clock.Instant) {
 
 // OnView tells what the newest view says.
 func (r *RawHolder) OnView(a Authority, now clock.Instant) {
-	r.index, r.level = a.Index, a.FeatureLevel
+	r.index = a.Index
 	r.core.OnView(a, now)
 	r.settle(now)
 }

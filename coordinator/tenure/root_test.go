@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -141,7 +140,7 @@ func (e endpoint) Propose(ctx context.Context, commands ...*rootv1.Command) ([]*
 func (e endpoint) Authority() (tenure.Authority, bool) {
 	e.r.mu.Lock()
 	defer e.r.mu.Unlock()
-	return tenure.Authority{Tenure: e.r.machine.s.Tenure(), Handover: e.r.machine.handover(), FeatureLevel: state.FeatureLevel}, true
+	return tenure.Authority{Tenure: e.r.machine.s.Tenure(), Handover: e.r.machine.handover()}, true
 }
 
 func (e endpoint) Changed() <-chan struct{} {

@@ -245,7 +245,7 @@ func (r *simRoot) giveID() {
 
 // publish sends the newest authority to every view; views lag.
 func (r *simRoot) publish() {
-	a := tenure.Authority{Tenure: r.machine.s.Tenure(), Handover: r.machine.handover(), Index: r.machine.index, FeatureLevel: state.FeatureLevel}
+	a := tenure.Authority{Tenure: r.machine.s.Tenure(), Handover: r.machine.handover(), Index: r.machine.index}
 	if a.Tenure != nil {
 		r.w.log.Note(a.Tenure)
 	}

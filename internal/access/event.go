@@ -111,7 +111,7 @@ func number(e *rootv1.Event) (n protoreflect.FieldNumber) {
 // that a grant is for: until the event is applied somebody else may have made it. One
 // behind others of its command may be about what they make: the root judges it in its turn.
 func (k known) event(p principal.Principal, r rules, what string, e *rootv1.Event, behind bool) error {
-	if behind && (r[p.Role] == Own || r[p.Role] == Granted) && k.InTurn(p.Role.String(), e) {
+	if behind && (r[p.Role] == Own || r[p.Role] == Granted) && state.InTurn(p.Role.String(), e) {
 		return nil
 	}
 	switch r[p.Role] {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // Source makes identities of one origin, for any number of goroutines.
@@ -40,10 +41,17 @@ func (s *Source) Next(known uint64) *rootv1.CommandIdentity {
 }
 
 // Of returns a command with an identity: the command itself if it has one, or
-// else a copy, made with Next, that shares its events.
+// else a copy with all that it says, which shares its events, and one made with Next.
 func (s *Source) Of(cmd *rootv1.Command, known uint64) *rootv1.Command {
 	if cmd.GetIdentity() != nil {
 		return cmd
 	}
-	return &rootv1.Command{Events: cmd.GetEvents(), RequireEra: cmd.GetRequireEra(), Identity: s.Next(known)}
+	out := &rootv1.Command{}
+	to := out.ProtoReflect()
+	cmd.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		to.Set(field, v)
+		return true
+	})
+	out.Identity = s.Next(known)
+	return out
 }

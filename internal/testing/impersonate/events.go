@@ -24,7 +24,6 @@ type Things struct {
 // m1's, and what is others'.
 func Rooted(t testing.TB, apply func(*rootv1.Event) *rootv1.EventResult) (own, foreign Things) {
 	t.Helper()
-	apply(&rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.SupportedLevel()}}})
 	members := []string{"m1", "m2", "m3"}
 	for _, id := range members {
 		apply(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{

@@ -77,7 +77,7 @@ var planner = []mutation{
 	},
 	{
 		28, "a step does not say of which plan", "coordinator/placement/steps.go",
-		"x.t.GetId(), p.State.PlannedAt(x.t)", "x.t.GetId(), 0*p.State.PlannedAt(x.t)",
+		"x.t.GetId(), x.t.GetPlannedAt().GetIndex()", "x.t.GetId(), 0*x.t.GetPlannedAt().GetIndex()",
 		[]string{plans},
 	},
 

@@ -305,7 +305,7 @@ var promises = []mutation{
 	},
 	{
 		13, "a coordinator need not follow the rooted one", "meta/root/state/member.go",
-		"if (!same || t.restrictive()) && old.GetIncarnation() != e.GetFollows() {", "if false {",
+		"if old.GetIncarnation() != e.GetFollows() {", "if false {",
 		[]string{state},
 	},
 	{
@@ -360,12 +360,12 @@ var promises = []mutation{
 	},
 	{
 		13, "what was sent on a broken stream never arrived", "coordinator/client/publish.go",
-		"opened > 1 || opened == 1 && b.live {", "opened > 1 {",
+		"+b.opened%2 > 1 {", " > 1 {",
 		[]string{client},
 	},
 	{
-		13, "a command's condition is left behind", "coordinator/client/call.go",
-		"RequireEra: cmd.GetRequireEra(), ", "",
+		13, "a command's condition is left behind", "internal/identity/identity.go",
+		"to.Set(field, v)", "",
 		[]string{client},
 	},
 
@@ -411,22 +411,22 @@ var promises = []mutation{
 	},
 	{
 		15, "a holder gives back what it inherited", "meta/root/state/tenure.go",
-		"case !t.restrictive():", "case true:",
+		"case hasID && consumed.GetAllocId() < in.GetAllocId():", "case false:",
 		[]string{state},
 	},
 	{
 		15, "a claim's ttl has no bound", "meta/root/state/tenure.go",
-		"t.restrictive() && ttl > most {", "t.restrictive() && ttl > 1<<40 {",
+		"ttl > most {", "ttl > 1<<40 {",
 		[]string{state},
 	},
 	{
 		15, "somebody else advances the handover", "meta/root/state/tenure.go",
-		"case t.restrictive() && !t.heldBy", "case false && !t.heldBy",
+		"case !t.heldBy(e.GetHolderId(), e.GetHolderIncarnation()):\n\t\treturn verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_FINALITY", "case false:\n\t\treturn verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_FINALITY",
 		[]string{state},
 	},
 	{
 		15, "a stranger says where a coordinator is", "meta/root/state/member.go",
-		"(!same || t.restrictive()) &&", "!same &&",
+		"if old.GetIncarnation() != e.GetFollows() {", "if !same && old.GetIncarnation() != e.GetFollows() {",
 		[]string{state},
 	},
 	{

@@ -170,7 +170,6 @@ func TestBackupHasSecrets(t *testing.T) {
 	st, file := truth(t, 3), filepath.Join(t.TempDir(), "backup")
 	secret := bytes.Repeat([]byte{0xa7}, state.KeySecretBytes)
 	sealed, _ := seal.New(secret).Seal(seal.Tokens, 1, bytes.Repeat([]byte{0xb8}, state.KeySecretBytes))
-	apply(t, st, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: st.FeatureLevel(), To: state.SupportedLevel()}}})
 	apply(t, st, &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: secret}}})
 	apply(t, st, &rootv1.Event{Kind: &rootv1.Event_TokenKeyRotated{TokenKeyRotated: &rootv1.TokenKeyRotated{Secret: sealed, Sealed: true}}})
 	for name, key := range map[string]func(*rootv1.Record) *rootv1.PinKey{"pins": (*rootv1.Record).GetPinKey, "tokens": (*rootv1.Record).GetTokenKey} {

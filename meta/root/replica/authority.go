@@ -113,7 +113,6 @@ func (c *Core) judge(claim *Claim, out *Output) {
 	p := &Proposal{call: newCall(), commands: 1, claim: claim}
 	command := claimCommand(claim.Request, over)
 	command.Actor = claim.Actor
-	c.state.CutUnknown(command)
 	if c.windowsFit(claim) {
 		command.Events = append(command.Events, firstWindows(claim)...)
 	}

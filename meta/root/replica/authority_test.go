@@ -196,7 +196,6 @@ func TestRetiredEraIsClaimedAtOnce(t *testing.T) {
 func TestEndedEraLastsOneTTL(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	l := c.lead(1)
-	c.propose(l, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 	c.claim(l, "a", 0, testTTL)
 	c.tick(30)
 	if !c.confirm(l, 1, "a") {
@@ -479,7 +478,6 @@ func TestFirstWindows(t *testing.T) {
 		}
 	}
 
-	c.propose(l, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: 3}}})
 	for what, windows := range map[string][]*rootv1.FirstWindow{
 		"too large":                 {window(ids, 0, state.MaxIDWindow+1)},
 		"too large together":        {window(ids, 0, state.MaxIDWindow), window(ids, 0, 1)},
@@ -507,7 +505,6 @@ func TestFirstWindows(t *testing.T) {
 	} {
 		c = newCluster(t, 3, nil)
 		l, era = c.lead(1), 0
-		c.propose(l, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: 3}}})
 		if got := take(nil, windows...); len(got) == 2 != (windows[0].Floor > 0) {
 			t.Errorf("%v for the first era: %v", windows, got)
 		}

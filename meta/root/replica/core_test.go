@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -308,6 +309,7 @@ func TestUnknownEventIsNotProposed(t *testing.T) {
 
 // The transport hears of a raised feature level at once, and after a restart.
 func TestTransportHearsTheFeatureLevel(t *testing.T) {
+	t.Cleanup(state.Trial("access_granted"))
 	c := newCluster(t, 3, nil)
 	l := c.elect()
 	p, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{

@@ -334,9 +334,9 @@ func TestCheckpointByBytes(t *testing.T) {
 func TestCheckpointsGrowWithTheState(t *testing.T) {
 	for _, of := range []struct {
 		last  uint64 // bytes of the last checkpoint
-		least int    // checkpoints of 200 entries of about 38 bytes
+		least int    // checkpoints of 200 entries of about 45 bytes
 		most  int
-	}{{0, 15, 21}, {2000, 10, 14}, {1 << 30, 4, 7}} {
+	}{{0, 18, 26}, {2000, 12, 16}, {1 << 30, 4, 8}} {
 		c := newCluster(t, 1, func(cfg *replica.Config) { cfg.CheckpointEntries, cfg.CheckpointBytes = 10, 300 })
 		l := c.elect()
 		l.hold = true

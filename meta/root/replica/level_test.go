@@ -14,42 +14,41 @@ import (
 // What is of a feature level above the rooted one does not enter the log, whichever
 // way it comes: processes of older builds, which the level is for, stop at it for good.
 func TestAboveTheLevelNothingIsLogged(t *testing.T) {
-	c := newCluster(t, 3, nil)
-	l := c.lead(1)
-	request := claim(t, "a", 0, testTTL).Request
-	request.RetireDigest = make([]byte, 32)
-	claim, err := replica.NewClaim(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	propose := func(events ...*rootv1.Event) *replica.Proposal {
-		p, err := replica.NewProposal([]*rootv1.Command{{Events: events}})
+	propose := func(e *rootv1.Event) *replica.Proposal {
+		p, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{e}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
-	grant := &rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{
-		Grant: &rootv1.Grant{Principal: "client/a", Keyspace: "default", Verbs: []rootv1.Verb{rootv1.Verb_VERB_PUBLISH}},
-	}}}
-	raise := &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}}
-	for what, r := range map[string]replica.Request{"claim": claim, "command": propose(grant)} {
-		last := l.view.LastIndex
+	for kind, request := range map[string]func() replica.Request{
+		"tenure_claimed": func() replica.Request { return claim(t, "a", 0, testTTL) },
+		"access_granted": func() replica.Request {
+			return propose(&rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{
+				Grant: &rootv1.Grant{Principal: "client/a", Keyspace: "default", Verbs: []rootv1.Verb{rootv1.Verb_VERB_PUBLISH}},
+			}}})
+		},
+	} {
+		end := state.Trial(kind)
+		c := newCluster(t, 3, nil)
+		l := c.lead(1)
+		last, r := l.view.LastIndex, request()
 		l.turn(0, r)
 		c.settle()
 		if l.view.LastIndex != last {
-			t.Errorf("a %s of feature level 3 is in the log of a cluster at level %d", what, l.view.State.FeatureLevel())
+			t.Errorf("%s, new in the next level, is in the log of a cluster at level %d", kind, l.view.State.FeatureLevel())
 		}
 		if got := reason.Of(r.Refusal()); got != rootv1.Reason_REASON_FEATURE_LEVEL {
-			t.Errorf("%s: %v, want a refusal that names the feature level", what, r.Refusal())
+			t.Errorf("%s: %v, want a refusal that names the feature level", kind, r.Refusal())
 		}
-	}
-	c.propose(l, raise)
-	last := l.view.LastIndex
-	l.turn(0, propose(grant))
-	c.settle()
-	if l.view.LastIndex != last+1 {
-		t.Error("at its level a command is not logged")
+		c.propose(l, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.SupportedLevel()}}})
+		last = l.view.LastIndex
+		l.turn(0, request())
+		c.settle()
+		if l.view.LastIndex != last+1 {
+			t.Errorf("%s is not logged at its level", kind)
+		}
+		end()
 	}
 }
 
@@ -72,8 +71,8 @@ func TestVerdictsAreTheLeadersAlone(t *testing.T) {
 	}
 }
 
-// An entry says when it was proposed, by its leader's clock, from the level on at which
-// every process knows that; a step of a replacement too.
+// An entry says when it was proposed, by its leader's clock; a step of a
+// replacement too.
 func TestEntriesAreDated(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	l := c.lead(1)
@@ -96,13 +95,7 @@ func TestEntriesAreDated(t *testing.T) {
 		}
 		return all
 	}
-	c.propose(l, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.DatedLevel}}})
-	for at, date := range dates() {
-		if date != 0 {
-			t.Errorf("entry %d of a cluster at level 1 has a time", at+1)
-		}
-	}
-	before, raised := len(dates()), c.clock.Wall()
+	before, began := len(dates()), c.clock.Wall()
 	c.clock.WallMillis += 5
 	l.turn(0, propose(t, "a"), propose(t, "b"), propose(t, "c"))
 	c.settle()
@@ -111,7 +104,7 @@ func TestEntriesAreDated(t *testing.T) {
 	c.tick(12)
 	c.ask(force(t, addPeer(4)))
 	got := dates()[before:]
-	if len(got) != 2 || got[0] != raised+5 || got[1] < raised+12 || got[1] > c.clock.Wall() {
-		t.Errorf("behind %d the times are %v, want those of one entry for three proposals and of a step, up to %d", raised, got, c.clock.Wall())
+	if len(got) != 2 || got[0] != began+5 || got[1] < began+12 || got[1] > c.clock.Wall() {
+		t.Errorf("behind %d the times are %v, want those of one entry for three proposals and of a step, up to %d", began, got, c.clock.Wall())
 	}
 }

@@ -311,7 +311,6 @@ func (c *Core) proposeSettled() {
 
 // enqueueChange queues an event for an entry of its own.
 func (c *Core) enqueueChange(p *Proposal, command *rootv1.Command, replaces uint64) error {
-	c.state.CutUnknown(command)
 	if err := p.encode(&rootv1.Entry{Commands: []*rootv1.Command{command}}); err != nil {
 		return err
 	}

@@ -400,14 +400,11 @@ func (c *Core) merge(maxBytes int) (batches []batch, entries []*raftpb.Entry, us
 }
 
 // dated joins serialized entries to one, whose fields concatenate, and says when that
-// was: not below the level of it, where a process that does not know it would stop.
+// was.
 func (c *Core) dated(group []*Proposal, size int) []byte {
 	data := make([]byte, 0, size+maxDateBytes)
 	for _, p := range group {
 		data = append(data, p.data...)
-	}
-	if c.state.FeatureLevel() < state.DatedLevel {
-		return data
 	}
 	return protowire.AppendVarint(protowire.AppendTag(data, dateField, protowire.VarintType), c.wall)
 }

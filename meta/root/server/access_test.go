@@ -31,7 +31,6 @@ func secure(t *testing.T) (*fakeReplica, *served) {
 			t.Fatalf("%v: %v", e, got)
 		}
 	}
-	must(&rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.SupportedLevel()}}})
 	must(joined("m1", 1).GetEvents()[0])
 	must(joined("m2", 1).GetEvents()[0])
 	must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "t", Settings: state.DefaultSettings()}}})

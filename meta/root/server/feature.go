@@ -50,7 +50,6 @@ func (s *Server) RaiseFeatureLevel(ctx context.Context, req *rootv1.RaiseFeature
 	raise := &rootv1.Command{Actor: principal.FromContext(ctx).Actor(), Why: why.Of(ctx), Events: []*rootv1.Event{{
 		Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: rooted, To: to}},
 	}}}
-	v.State.CutUnknown(raise)
 	results, err := s.cfg.Replica.Propose(ctx, []*rootv1.Command{raise})
 	switch {
 	case err != nil:

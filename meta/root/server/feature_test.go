@@ -12,7 +12,6 @@ import (
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
-	"google.golang.org/protobuf/proto"
 )
 
 func move() *rootv1.Command {
@@ -24,6 +23,7 @@ func move() *rootv1.Command {
 // Who does not understand more is named, and nothing of the next level enters the
 // log before.
 func TestFeatureLevelWaitsForEverybody(t *testing.T) {
+	t.Cleanup(state.Trial("move_planned"))
 	synctest.Test(t, func(t *testing.T) {
 		r := newFakeReplica(t)
 		s := serve(t, r, nil)
@@ -76,6 +76,7 @@ func (l levels) FeatureLevel(id uint64) uint32 { return l.of[id].Load() }
 // When everybody is level the operator raises it: then, and not before, what is
 // new is taken, and who reads with less is refused by name.
 func TestFeatureLevelIsRaised(t *testing.T) {
+	t.Cleanup(state.Trial("move_planned"))
 	synctest.Test(t, func(t *testing.T) {
 		r, peers := newFakeReplica(t), newLevels(2, 2, 1)
 		s := serve(t, r, func(cfg *server.Config) { cfg.Peers = peers })
@@ -124,6 +125,7 @@ func TestFeatureLevelIsRaised(t *testing.T) {
 // Nobody asks: it is raised when everybody has been level for RaiseAfter without a
 // break, by the leader alone.
 func TestFeatureLevelRaisesItself(t *testing.T) {
+	t.Cleanup(state.Trial("move_planned"))
 	synctest.Test(t, func(t *testing.T) {
 		r, peers := newFakeReplica(t), newLevels(2, 2, 1)
 		const after = 10 * time.Second
@@ -157,6 +159,7 @@ func TestFeatureLevelRaisesItself(t *testing.T) {
 // A peer that does not lead does not judge by its own, older feature level: a
 // rejection is final, and the command may have been applied by the leader before.
 func TestFollowersDoNotJudgeFeatureLevels(t *testing.T) {
+	t.Cleanup(state.Trial("move_planned"))
 	synctest.Test(t, func(t *testing.T) {
 		r := newFakeReplica(t) // has not applied the raise yet
 		s := serve(t, r, nil)
@@ -173,6 +176,7 @@ func TestFollowersDoNotJudgeFeatureLevels(t *testing.T) {
 // A leader does not judge by what it had applied before others raised the level
 // either: it looks whether it still leads, and has everything, before it rejects.
 func TestOldLeadersDoNotJudgeFeatureLevels(t *testing.T) {
+	t.Cleanup(state.Trial("move_planned"))
 	raise := &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: 2}}}
 	for _, c := range []struct {
 		name   string
@@ -204,39 +208,4 @@ func TestOldLeadersDoNotJudgeFeatureLevels(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Who asked for a command, and why, enters the log when every process knows such
-// words: one that does not would have to stop at them.
-func TestWhyWaitsForEverybody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFakeReplica(t)
-		s := serve(t, r, nil)
-		ctx, cancel := within(time.Minute)
-		defer cancel()
-		for _, at := range []struct {
-			level uint32
-			want  string
-		}{{1, ""}, {state.FeatureLevel, "a drill"}} {
-			level, want := at.level, at.want
-			if level > 1 {
-				r.apply([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{
-					FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: level},
-				}}}}})
-			}
-			c := move()
-			c.Events[0] = &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 1}}}
-			c.Why = "a drill"
-			if _, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{c}}); err != nil {
-				t.Fatal(err)
-			}
-			var entry rootv1.Entry
-			if err := proto.Unmarshal(r.log[len(r.log)-1].GetData(), &entry); err != nil {
-				t.Fatal(err)
-			}
-			if got := entry.Commands[0].GetWhy(); got != want {
-				t.Errorf("level %d: the log says %q, want %q", level, got, want)
-			}
-		}
-	})
 }

@@ -80,7 +80,6 @@ func (s *Server) admitted(ctx context.Context, commands []*rootv1.Command) ([]*r
 	for i, c := range commands {
 		detail := s.barred(ctx, c, known)
 		if detail == nil {
-			known.CutUnknown(c)
 			kept = append(kept, c)
 			continue
 		}

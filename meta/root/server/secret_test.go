@@ -22,11 +22,10 @@ func TestSecretsGoToReadersWithAnID(t *testing.T) {
 		secret := bytes.Repeat([]byte("sEcReT!?"), state.KeySecretBytes/8)
 		rotated := r.apply([]*rootv1.Command{
 			joined("a", 100),
-			{Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.SupportedLevel()}}}}},
 			{Events: []*rootv1.Event{{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: secret}}}}},
 			{Events: []*rootv1.Event{{Kind: &rootv1.Event_TokenKeyRotated{TokenKeyRotated: &rootv1.TokenKeyRotated{Secret: secret}}}}},
 		})
-		if got := rotated[2:]; got[0].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED || got[1].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
+		if got := rotated[1:]; got[0].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED || got[1].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
 			t.Fatal(got)
 		}
 		r.apply([]*rootv1.Command{joined("b", 100)})

@@ -11,7 +11,6 @@ import (
 // of another epoch, by another incarnation, or behind the end of the member changes nothing.
 func TestR20AcknowledgedFrontier(t *testing.T) {
 	m := bootstrapped(t)
-	m.must(&rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 	settings := state.DefaultSettings()
 	settings.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: 1}}}
 	m.must(settingsEvent("ks", settings), memberEvent("a", 1), memberEvent("b", 2))

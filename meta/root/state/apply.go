@@ -142,7 +142,7 @@ func (t *turn) events(events []*rootv1.Event, results []EventResult) verdict {
 	all := already
 	for i, e := range events {
 		v := verdict{}
-		if i > 0 && t.FeatureLevel() >= membersLevel {
+		if i > 0 {
 			v.reject = t.judgeActor(e)
 		}
 		if v.reject == nil {
@@ -172,15 +172,7 @@ func (t *turn) precondition(c *rootv1.Command) *rootv1.ErrorDetail {
 			return d
 		}
 	}
-	for i, e := range c.GetEvents() {
-		if i > 0 && t.FeatureLevel() >= membersLevel {
-			break // each in its turn
-		}
-		if d := t.judgeActor(e); d != nil {
-			return d
-		}
-	}
-	return nil
+	return t.judgeActor(c.GetEvents()[0]) // the others each in its turn
 }
 
 func (t *turn) answer(v verdict, results []EventResult) {

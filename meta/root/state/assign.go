@@ -114,7 +114,7 @@ func (t *turn) takenFrom(k *keyspace, old, next *Region) *rooted.FormerOwner {
 		return nil
 	case len(old.Owners) == 0:
 		return old.Former
-	case !t.carried(k) || old.Owners[0].Incarnation == 0:
+	case !k.carried() || old.Owners[0].Incarnation == 0:
 		return nil
 	}
 	return &rooted.FormerOwner{Member: old.Owners[0].Member, Incarnation: old.Owners[0].Incarnation, Revision: t.token.Index}

@@ -25,7 +25,6 @@ const (
 func newMoving(b *testing.B) *moving {
 	m := &moving{machine: &machine{t: b, s: state.New()}, owner: "a", next: "b"}
 	m.must(clusterEvent())
-	m.must(&rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
 	m.must(memberEvent("a", 1), memberEvent("b", 1))
 	settings, _ := state.Preset("games")
 	k := m.must(settingsEvent("games", settings)).Events[0].Keyspace.GetId()

@@ -17,8 +17,8 @@ func (s *State) Settings() *rootv1.ClusterSettings {
 }
 
 // maxTenureTTL is the longest ttl of a claim, in milliseconds. Where nobody set it,
-// the ttl of the last era is allowed: below restrictedLevel it was, and its holder must
-// not lose the right to claim because the level is raised.
+// the ttl of the last era is allowed: it was, and its holder must not lose the right to
+// claim because a longer bound is taken back.
 func (s *State) maxTenureTTL() uint64 {
 	if ttl := s.settings.GetMaxTenureTtlMillis(); ttl != 0 {
 		return ttl

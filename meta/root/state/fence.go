@@ -107,15 +107,13 @@ func (t *turn) fenceExtended(e *rootv1.FenceExtended, r *EventResult) verdict {
 	return applied
 }
 
-// CheckIDWindow refuses, from feature level 3 on, a window of ids that would use up
+// CheckIDWindow refuses a window of ids that would use up
 // what never comes back, whoever asks: one of more than MaxIDWindow, or, where some
 // were given before, more than MaxIDSkip ahead of the fence.
 func (s *State) CheckIDWindow(floor, size uint64) *rootv1.ErrorDetail {
 	f := &s.alloc.id
 	var d *rootv1.ErrorDetail
 	switch {
-	case !s.restrictive():
-		return nil
 	case size > MaxIDWindow:
 		d = refuse(rootv1.Reason_REASON_EXHAUSTED, "a window of %d ids: ask for at most %d", size, uint64(MaxIDWindow))
 		d.Limit = MaxIDWindow

@@ -163,10 +163,7 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 	}
 	next := &rootv1.Keyspace{
 		Id: k.record.GetId(), Name: k.record.GetName(), Version: k.record.GetVersion() + 1,
-		Settings: e.GetSettings(), Revision: t.token.Index,
-	}
-	if t.FeatureLevel() >= membersLevel {
-		next.FormerTtlMillis = formerTTL(k.record, e.GetSettings())
+		Settings: e.GetSettings(), Revision: t.token.Index, FormerTtlMillis: formerTTL(k.record, e.GetSettings()),
 	}
 	updated := *k
 	updated.record = next
@@ -221,7 +218,7 @@ func fenceTTL(s *rootv1.KeyspaceSettings) uint64 {
 // as those of an assigned keyspace are incarnations, and those of a reported one are not.
 func (t *turn) placedAnew(k, next *keyspace) *rootv1.ErrorDetail {
 	switch {
-	case t.FeatureLevel() < membersLevel || k.assigned() == next.assigned():
+	case k.assigned() == next.assigned():
 		return nil
 	case k.assigned() && k.regions > k.orphans:
 		return refuse(rootv1.Reason_REASON_NOT_EMPTY,

@@ -34,8 +34,8 @@ func knownEvent(e *rootv1.Event) error {
 		return err
 	}
 	// Behind a raise, events may come that this process does not know: it stops here.
-	if level := max(eventLevel(e), e.GetFeatureLevelRaised().GetTo()); level > supportedLevel {
-		return fmt.Errorf("%T is of feature level %d, this process understands feature level %d: take a newer version", e.GetKind(), level, supportedLevel)
+	if level := max(eventLevel(e), e.GetFeatureLevelRaised().GetTo(), e.GetClusterBootstrapped().GetCluster().GetFeatureLevel()); level > SupportedLevel() {
+		return fmt.Errorf("%T is of feature level %d, this process understands feature level %d: take a newer version", e.GetKind(), level, SupportedLevel())
 	}
 	switch k := e.GetKind().(type) {
 	case nil:

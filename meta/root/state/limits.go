@@ -46,8 +46,8 @@ const (
 	MaxRingVnodes = 4096
 	// MaxMillis bounds every duration in settings, in milliseconds (366 days).
 	MaxMillis = 366 * 24 * 60 * 60 * 1000
-	// MaxTenureTTLMillis bounds a Tenure's ttl, in milliseconds (one hour), below
-	// feature level 3.
+	// MaxTenureTTLMillis bounds a Tenure's ttl, in milliseconds (one hour), whatever
+	// the cluster allows.
 	MaxTenureTTLMillis = 60 * 60 * 1000
 	// A cluster's own bound of a Tenure's ttl, in milliseconds: where nobody set it,
 	// and what may be set.
@@ -112,7 +112,7 @@ const (
 	// MaxID is the highest id: ids fit a signed 64-bit integer.
 	MaxID = 1<<63 - 1
 	// MaxIDWindow bounds the ids of one window, and MaxIDSkip how far ahead of the
-	// fence it begins, from feature level 3 on; the first window that a cluster gives
+	// fence it begins; the first window that a cluster gives
 	// may begin anywhere.
 	MaxIDWindow = 1 << 32
 	MaxIDSkip   = 1 << 40

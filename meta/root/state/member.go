@@ -178,8 +178,8 @@ func removedKey(m *rootv1.Member) string {
 
 // coordinatorJoined registers a coordinator process. Already applied: the
 // record says exactly this. Another process of the same id supersedes it; one
-// that does not follow the rooted process was overtaken by it. From feature level 3
-// on the process itself follows itself when it says something else of itself.
+// that does not follow the rooted process was overtaken by it. The
+// process itself follows itself when it says something else of itself.
 func (t *turn) coordinatorJoined(e *rootv1.CoordinatorJoined, r *EventResult) verdict {
 	id := CoordinatorID(e.GetId())
 	old := t.Coordinator(id)
@@ -193,7 +193,7 @@ func (t *turn) coordinatorJoined(e *rootv1.CoordinatorJoined, r *EventResult) ve
 		d.FeatureLevel = t.FeatureLevel()
 		return verdict{reject: d}
 	}
-	if (!same || t.restrictive()) && old.GetIncarnation() != e.GetFollows() {
+	if old.GetIncarnation() != e.GetFollows() {
 		d := refuse(rootv1.Reason_REASON_COORDINATOR_SUPERSEDED, "coordinator %q: process %016x is rooted, this one follows %016x: a newer one has joined",
 			id, old.GetIncarnation(), e.GetFollows())
 		d.Incarnation = old.GetIncarnation()

@@ -19,10 +19,9 @@ func (t *turn) judgeActor(e *rootv1.Event) *rootv1.ErrorDetail {
 }
 
 // InTurn says that an event of a role is judged when it applies, by what the events
-// before it in its command have made. Builds of lower levels judge all events of a
-// command by what is rooted before it.
-func (s *State) InTurn(role string, e *rootv1.Event) bool {
-	return s.FeatureLevel() >= membersLevel && (role == roleClient || role == roleMember && changesRegions(e))
+// before it in its command have made.
+func InTurn(role string, e *rootv1.Event) bool {
+	return role == roleClient || role == roleMember && changesRegions(e)
 }
 
 var verbWords = map[rootv1.Verb]string{rootv1.Verb_VERB_PUBLISH: "publish", rootv1.Verb_VERB_ADMIN: "admin"}

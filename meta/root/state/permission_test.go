@@ -64,23 +64,18 @@ func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
 	}
 }
 
-// TestLowerLevelsJudgeByWhatIsRootedBefore: a build of level 3 does, and all replicas
-// judge alike.
-func TestLowerLevelsJudgeByWhatIsRootedBefore(t *testing.T) {
-	for level, want := range map[uint32]rootv1.Reason{3: rootv1.Reason_REASON_UNSPECIFIED, 4: rootv1.Reason_REASON_PERMISSION_DENIED} {
-		m := newMachine(t)
-		bootstrap := clusterEvent()
-		bootstrap.GetClusterBootstrapped().Cluster.FeatureLevel = level
-		m.must(bootstrap)
-		m.must(joinedAs("m1"))
-		m.must(joinedAs("m2"))
-		m.must(region5(1, "m1"))
-		given := &rootv1.Command{Actor: "member/m1", Events: []*rootv1.Event{region5(2, "m2"), region5(3, "m1")}}
-		if got := m.apply(given)[0]; got.Reject.GetReason() != want {
-			t.Errorf("level %d: what is given away in a command, and changed behind that: %v", level, got.Reject)
-		}
-		m.checkHash()
+// TestACommandIsJudgedAsItGoesOn: what is given away in a command is not its actor's any
+// more behind that.
+func TestACommandIsJudgedAsItGoesOn(t *testing.T) {
+	m := bootstrapped(t)
+	m.must(joinedAs("m1"))
+	m.must(joinedAs("m2"))
+	m.must(region5(1, "m1"))
+	given := &rootv1.Command{Actor: "member/m1", Events: []*rootv1.Event{region5(2, "m2"), region5(3, "m1")}}
+	if got := m.apply(given)[0]; got.Reject.GetReason() != rootv1.Reason_REASON_PERMISSION_DENIED {
+		t.Errorf("what is given away in a command, and changed behind that: %v", got.Reject)
 	}
+	m.checkHash()
 }
 
 func joinedAs(id string) *rootv1.Event {

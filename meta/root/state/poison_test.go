@@ -1,11 +1,7 @@
 package state_test
 
 import (
-	"encoding/hex"
-	"flag"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,8 +12,6 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
-
-var rewriteGolden = flag.Bool("rewrite-golden", false, "write testdata/golden anew: only for a change of the format that no cluster has seen")
 
 // unknownField is field 1000, varint 1.
 func unknownField() []byte {
@@ -176,155 +170,6 @@ func fuzzBase(t tester) *state.State {
 		}
 	}
 	return s
-}
-
-// goldenEntry is an entry of one of the golden logs.
-type goldenEntry struct {
-	log  string
-	data []byte
-}
-
-// goldenEntries are the lines of testdata/golden/entries: the log's name and
-// the entry in hexadecimal.
-func goldenEntries(t tester) []goldenEntry {
-	text, err := os.ReadFile("testdata/golden/entries")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	var all []goldenEntry
-	for line := range strings.Lines(string(text)) {
-		name, digits, _ := strings.Cut(strings.TrimSpace(line), " ")
-		data, err := hex.DecodeString(digits)
-		if err != nil {
-			t.Fatalf("golden entry %d: %v", len(all)+1, err)
-		}
-		all = append(all, goldenEntry{name, data})
-	}
-	return all
-}
-
-// TestGolden: entries written by an earlier version give the same hashes and
-// results for ever. A failure here is a cluster that stops in a rolling
-// upgrade.
-func TestGolden(t *testing.T) {
-	if *rewriteGolden {
-		writeGolden(t)
-	}
-	var got strings.Builder
-	var s *state.State
-	log := ""
-	for _, e := range goldenEntries(t) {
-		if e.log != log {
-			s, log = state.New(), e.log
-		}
-		var out state.Applied
-		if err := s.ApplyEntry(1, s.Token().Index+1, e.data, &out); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&got, "%s %016x", log, s.Hash())
-		for _, r := range out.Results {
-			fmt.Fprintf(&got, " %s", short(r.Outcome.String(), "OUTCOME_"))
-		}
-		fmt.Fprintln(&got)
-	}
-	if *rewriteGolden {
-		if err := os.WriteFile("testdata/golden/hashes", []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile("testdata/golden/hashes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.String() != string(want) {
-		t.Errorf("the hashes are\n%s, an earlier version had\n%s", got.String(), want)
-	}
-}
-
-// writeGolden writes the commands of the scripts as entries, with their identities
-// and conditions: they have every kind of event.
-func writeGolden(t *testing.T) {
-	var lines strings.Builder
-	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "retire", "rootpeer", "removed", "move", "restricted", "access", "token", "members"} {
-		text, err := os.ReadFile("testdata/scripts/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, block := range strings.Split("\n"+string(text), "\n\n") {
-			_, rest, ok := strings.Cut("\n"+block, "\napply")
-			if !ok {
-				continue
-			}
-			args, rest, _ := strings.Cut(rest, "\n")
-			input, _, _ := strings.Cut(rest, "\n----")
-			c := &rootv1.Command{Events: parseEvents(t, input)}
-			readArgs(t, c, args)
-			fmt.Fprintf(&lines, "%s %x\n", name, encode(t, c))
-		}
-	}
-	if err := os.WriteFile("testdata/golden/entries", []byte(lines.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// readArgs reads what stands behind apply.
-func readArgs(t *testing.T, c *rootv1.Command, args string) {
-	id := &rootv1.CommandIdentity{}
-	into := map[string]*uint64{"require-era": &c.RequireEra, "origin": &id.Origin, "seq": &id.Sequence, "known": &id.KnownIndex}
-	for _, arg := range strings.Fields(args) {
-		key, value, _ := strings.Cut(arg, "=")
-		if text := map[string]*string{"actor": &c.Actor, "via": &c.Via, "why": &c.Why}[key]; text != nil {
-			*text = value
-			continue
-		}
-		n, err := strconv.ParseUint(value, 10, 64)
-		if err != nil || into[key] == nil {
-			t.Fatalf("apply %s: %q", args, arg)
-		}
-		*into[key] = n
-	}
-	if id.Origin != 0 {
-		c.Identity = id
-	}
-}
-
-// Each kind of event, and what a command has beside its events, is in the golden
-// entries, which are the seeds of the fuzzers too.
-func TestGoldenHasEverything(t *testing.T) {
-	missing := map[string]bool{"an identity": true, "an era": true, "a join that follows": true, "a move": true, "who asked": true, "a secret": true, "guards": true, "a probe address": true, "through whom": true, "a plan's entry": true}
-	kinds := (&rootv1.Event{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
-	for i := range kinds.Len() {
-		missing[string(kinds.Get(i).Name())] = true
-	}
-	for _, g := range goldenEntries(t) {
-		var entry rootv1.Entry
-		if err := proto.Unmarshal(g.data, &entry); err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range entry.GetCommands() {
-			has := map[string]bool{"an identity": c.GetIdentity() != nil, "an era": c.GetRequireEra() != 0, "who asked": c.GetActor() != "" && c.GetWhy() != "", "through whom": c.GetVia() != ""}
-			for _, e := range c.GetEvents() {
-				m := e.ProtoReflect()
-				if kind := m.WhichOneof(kinds.Get(0).ContainingOneof()); kind != nil {
-					has[string(kind.Name())] = true
-				}
-				has["a join that follows"] = has["a join that follows"] || e.GetMemberJoined().GetFollows() > 0 || e.GetCoordinatorJoined().GetFollows() > 0
-				has["a secret"] = has["a secret"] || len(e.GetTenureRetired().GetRetireSecret()) > 0
-				has["guards"] = has["guards"] || e.GetKeyspaceUpdated().GetSettings().GetGuards() != nil
-				has["a probe address"] = has["a probe address"] || e.GetMemberJoined().GetMember().GetProbeAddress() != ""
-				has["a plan's entry"] = has["a plan's entry"] || e.GetMoveReady().GetPlannedAt() > 0
-				has["a move"] = has["a move"] || e.GetMovePlanned() != nil
-			}
-			for what, there := range has {
-				if there {
-					delete(missing, what)
-				}
-			}
-		}
-	}
-	for what := range missing {
-		t.Errorf("no golden entry has %s", what)
-	}
 }
 
 // TestA35ConcurrentReads: a State that nobody applies to any more is read, and

@@ -45,9 +45,6 @@ func TestA39N85R06R25R28Presets(t *testing.T) {
 		if d := state.CheckCommand(settingsCommand(s)); d != nil {
 			t.Errorf("%s: %s", name, d.GetMessage())
 		}
-		if level := state.RequiredLevel(settingsCommand(s)); level != state.BaseFeatureLevel {
-			t.Errorf("%s is of feature level %d: a cluster of an older one refuses it", name, level)
-		}
 	}
 	if d := state.CheckCommand(settingsCommand(state.DefaultSettings())); d != nil {
 		t.Errorf("default: %s", d.GetMessage())

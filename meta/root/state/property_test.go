@@ -131,9 +131,7 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 			ExpectedEra: drawEra(t, s), PredecessorExpired: rapid.Bool().Draw(t, "expired"),
 			Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}[:rapid.IntRange(1, 2).Draw(t, "mandates")],
 		}}
-		if s.FeatureLevel() >= 3 {
-			e.GetTenureClaimed().RetireDigest = digestOf(rapid.SampledFrom(retireSecrets).Draw(t, "secret"))
-		}
+		e.GetTenureClaimed().RetireDigest = digestOf(rapid.SampledFrom(retireSecrets).Draw(t, "secret"))
 	case 4:
 		a := s.Allocators()
 		back := rapid.Uint64Range(0, 25).Draw(t, "back")
@@ -141,14 +139,10 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 			Era: drawEra(t, s), HolderId: s.Tenure().GetHolderId(), HolderIncarnation: s.Tenure().GetHolderIncarnation(),
 			Consumed: &rootv1.Frontiers{AllocId: a.GetIdFence() - min(back, a.GetIdFence()), Tso: a.GetTsoFence() - min(back, a.GetTsoFence())},
 		}}
-		if s.FeatureLevel() >= 3 {
-			e.GetTenureRetired().RetireSecret = rapid.SampledFrom(retireSecrets).Draw(t, "secret")
-		}
+		e.GetTenureRetired().RetireSecret = rapid.SampledFrom(retireSecrets).Draw(t, "secret")
 	case 5:
 		e.Kind = &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: drawEra(t, s), Stage: rootv1.HandoverStage(rapid.IntRange(1, 3).Draw(t, "stage"))}}
-		if s.FeatureLevel() >= 3 {
-			e.GetHandoverAdvanced().HolderId, e.GetHandoverAdvanced().HolderIncarnation = s.Tenure().GetHolderId(), s.Tenure().GetHolderIncarnation()
-		}
+		e.GetHandoverAdvanced().HolderId, e.GetHandoverAdvanced().HolderIncarnation = s.Tenure().GetHolderId(), s.Tenure().GetHolderIncarnation()
 	case 6:
 		e.Kind = &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{
 			Id: "c1", Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation"), Follows: drawFollows(t, s.Coordinator("c1").GetIncarnation()),
@@ -272,7 +266,6 @@ func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		bootstrap := clusterEvent()
-		bootstrap.GetClusterBootstrapped().Cluster.FeatureLevel = rapid.SampledFrom([]uint32{1, 3}).Draw(t, "level")
 		w.entry(&rootv1.Command{Events: []*rootv1.Event{bootstrap}})
 		for _, m := range []string{"m1", "m2", "m3"} {
 			w.entry(&rootv1.Command{Events: []*rootv1.Event{memberEvent(m, 1)}})
@@ -414,7 +407,7 @@ func (w *world) entry(commands ...*rootv1.Command) {
 	w.checkSkipped(fork, commands)
 }
 
-// checkSkipped: from feature level 3 on no event uses up more than a bounded share of
+// checkSkipped: no event uses up more than a bounded share of
 // the ids, but the first that ever gives any.
 func (w *world) checkSkipped(before *state.State, commands []*rootv1.Command) {
 	const share = state.MaxIDSkip + state.MaxIDWindow + state.MaxEventsPerCommand
@@ -423,7 +416,7 @@ func (w *world) checkSkipped(before *state.State, commands []*rootv1.Command) {
 		events += uint64(len(c.GetEvents()))
 	}
 	had, has := before.Allocators(), w.machines[0].Allocators()
-	if before.FeatureLevel() >= 3 && had.GetLastIdWindow().GetTo() > 0 && has.GetIdFence() > had.GetIdFence()+events*share {
+	if had.GetLastIdWindow().GetTo() > 0 && has.GetIdFence() > had.GetIdFence()+events*share {
 		w.t.Fatalf("%v raised the fence from %d to %d", commands, had.GetIdFence(), has.GetIdFence())
 	}
 }

@@ -175,7 +175,7 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 // mayLose refuses a descriptor that takes an exclusive region from an owner who acts for it:
 // regions are assigned by those who ask it to let go, or say that they do not.
 func (t *turn) mayLose(k *keyspace, old, want *Region) *rootv1.ErrorDetail {
-	if !t.carried(k) {
+	if !k.carried() {
 		return nil
 	}
 	loses := func(o Owner) bool { return t.Acts(o) && !slices.Contains(want.Owners, o) }

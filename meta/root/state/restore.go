@@ -172,11 +172,11 @@ func knownRecord(r *rootv1.Record) error {
 	if k, ok := r.GetKind().(*rootv1.Record_Region); ok {
 		return cmp.Or(knownFields(r), knownRegion(k.Region))
 	}
-	if level := max(recordLevel(r), r.GetCluster().GetFeatureLevel()); level > supportedLevel {
-		return fmt.Errorf("%T is of feature level %d, this process understands feature level %d: take a newer version", r.GetKind(), level, supportedLevel)
+	if level := r.GetCluster().GetFeatureLevel(); level > SupportedLevel() {
+		return fmt.Errorf("%T is of feature level %d, this process understands feature level %d: take a newer version", r.GetKind(), level, SupportedLevel())
 	}
 	if err := knownMessage(r.ProtoReflect()); err != nil {
-		return fmt.Errorf("%w: this process understands feature level %d, take a newer version", err, supportedLevel)
+		return fmt.Errorf("%w: this process understands feature level %d, take a newer version", err, SupportedLevel())
 	}
 	return nil
 }

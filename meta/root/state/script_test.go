@@ -26,6 +26,7 @@ import (
 //	orphans                 regions that nobody owns
 //	lookup ks=N             each line is a key
 //	repeat n=N              the event below, N times, each $i replaced
+//	trial kind=K            this process understands one level more, in which K is new
 //
 // After each command the script itself checks that a rejected command left the
 // hash alone, and that the hash is that of the records.
@@ -56,6 +57,11 @@ func (m *machine) run(d *datadriven.TestData) string {
 		r := m.apply(c)[0]
 		m.checkHash()
 		return showResult(r) + m.showOther()
+	case "trial":
+		var kind string
+		d.ScanArgs(m.t, "kind", &kind)
+		m.t.Cleanup(state.Trial(kind))
+		return fmt.Sprintf("this process understands feature level %d\n", state.SupportedLevel())
 	case "repeat":
 		var n int
 		d.ScanArgs(m.t, "n", &n)

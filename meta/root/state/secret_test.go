@@ -33,7 +33,7 @@ func strippedOfSecrets(t *testing.T, event func(*rootv1.PinKeyRotated) *rootv1.E
 		return &rootv1.Command{Events: []*rootv1.Event{event(&rootv1.PinKeyRotated{ExpectedId: expected, Secret: secret, Sealed: size != state.KeySecretBytes})}}
 	}
 	for i, commands := range [][]*rootv1.Command{
-		{{Events: []*rootv1.Event{clusterEvent(), raised()}}},
+		{{Events: []*rootv1.Event{clusterEvent()}}},
 		{publish(&rootv1.Region{KeyspaceId: 1, Frontier: []byte{0xb2, 1}}), rotate(0)},
 		{rotate(0), rotate(1)},
 		{publish(&rootv1.Region{KeyspaceId: 1, Frontier: []byte{0xb2, 1, 2}})},
@@ -74,8 +74,4 @@ func strippedOfSecrets(t *testing.T, event func(*rootv1.PinKeyRotated) *rootv1.E
 	if err != nil || found != 2 || restored(t, bare).Hash() != whole.Hash() {
 		t.Errorf("%d records had secrets, %v", found, err)
 	}
-}
-
-func raised() *rootv1.Event {
-	return &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: state.BaseFeatureLevel, To: state.SupportedLevel()}}}
 }

@@ -21,16 +21,14 @@ func longest(version, ttl uint64) *rootv1.Event {
 	}}}
 }
 
-// A cluster whose coordinators have a ttl that was allowed does not lose the right
-// to claim by being raised, which root leaders do by themselves. Who asks for more is
-// refused.
-func TestRaiseKeepsWhoMayClaim(t *testing.T) {
+// A coordinator with a ttl that was allowed does not lose the right to claim when the
+// longer bound is taken back. Who asks for more is refused.
+func TestABoundTakenBackKeepsWhoMayClaim(t *testing.T) {
 	m := newMachine(t)
-	e := clusterEvent()
-	e.GetClusterBootstrapped().Cluster.FeatureLevel = 2
-	m.must(e)
+	m.must(clusterEvent())
+	m.must(longest(0, 60_000))
 	m.must(claimedFor(0, 60_000))
-	m.must(&rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 2, To: 3}}})
+	m.must(longest(1, 0))
 	if got := m.s.Settings().GetMaxTenureTtlMillis(); got != 60_000 {
 		t.Errorf("the longest ttl is told to be %d ms", got)
 	}

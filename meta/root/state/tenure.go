@@ -58,7 +58,7 @@ func (t *turn) tenureClaimed(e *rootv1.TenureClaimed, r *EventResult) verdict {
 		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_PRIMACY,
 			"era %d is active: wait until the root leader finds it expired", t.era()))}
 	}
-	if ttl, most := e.GetTtlMillis(), t.maxTenureTTL(); t.restrictive() && ttl > most {
+	if ttl, most := e.GetTtlMillis(), t.maxTenureTTL(); ttl > most {
 		d := refuse(rootv1.Reason_REASON_INVALID_TENURE, "the ttl is %d ms, this cluster allows %d ms: claim with less, or raise it, nokv root settings set", ttl, most)
 		d.Limit = most
 		return verdict{reject: d}
@@ -147,7 +147,7 @@ func (s *State) heldBy(id string, incarnation uint64) bool {
 // tenureRetired ends the era with exact frontiers; for mandates that it does
 // not have they count for nothing, and a frontier below what the era inherited
 // says that nothing was served. A frontier that would give back what the era has
-// used up is refused. From feature level 3 on, so is a frontier below what the era
+// used up is refused. So is a frontier below what the era
 // inherited, and whoever does not show what the claim was made with: where a window
 // was not used up, nobody else can tell a forged frontier. Already applied: retired
 // with these frontiers.
@@ -198,8 +198,6 @@ func (t *turn) tenureRetired(e *rootv1.TenureRetired, r *EventResult) verdict {
 func (t *turn) belowInherited(consumed *rootv1.Frontiers, hasID, hasTSO bool) *rootv1.ErrorDetail {
 	in := t.tenure.GetInherited()
 	switch {
-	case !t.restrictive():
-		return nil
 	case hasID && consumed.GetAllocId() < in.GetAllocId():
 		return refuse(rootv1.Reason_REASON_INHERITANCE, "id frontier %d is below %d, which era %d inherited", consumed.GetAllocId(), in.GetAllocId(), t.era())
 	case hasTSO && consumed.GetTso() < in.GetTso():
@@ -225,8 +223,8 @@ func (t *turn) tenureEnded(e *rootv1.TenureEnded, r *EventResult) verdict {
 	return applied
 }
 
-// handoverAdvanced moves the current handover one stage on; from feature level 3 on
-// only its holder does. Already applied: it is at that stage or behind it.
+// handoverAdvanced moves the current handover one stage on; only its
+// holder does. Already applied: it is at that stage or behind it.
 func (t *turn) handoverAdvanced(e *rootv1.HandoverAdvanced, r *EventResult) verdict {
 	if t.tenure == nil || Era(e.GetEra()) != t.era() {
 		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_FINALITY,
@@ -235,7 +233,7 @@ func (t *turn) handoverAdvanced(e *rootv1.HandoverAdvanced, r *EventResult) verd
 	last := len(t.handovers) - 1
 	h := t.handovers[last]
 	switch {
-	case t.restrictive() && !t.heldBy(e.GetHolderId(), e.GetHolderIncarnation()):
+	case !t.heldBy(e.GetHolderId(), e.GetHolderIncarnation()):
 		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_FINALITY, "the handover to era %d is advanced by its holder alone", t.era()))}
 	case e.GetStage() <= h.GetStage():
 		r.Handover = h

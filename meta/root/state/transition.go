@@ -190,20 +190,11 @@ func (t *turn) mayMerge(k *keyspace, left *Region, p *rootv1.Transition) *rootv1
 		return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "region %d is not the right neighbour of region %d", right.ID, left.ID)
 	case left.Former != nil && right.Former != nil && (left.Former.Member != right.Former.Member || left.Former.Incarnation != right.Former.Incarnation):
 		return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "regions %d and %d were taken from different owners: wait until they have new ones", left.ID, right.ID)
-	case t.carried(k) && !sameOwners(left.Owners, right.Owners):
+	case k.carried() && !sameOwners(left.Owners, right.Owners):
 		return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "regions %d and %d have different owners: move one of them first", left.ID, right.ID)
 	default:
 		return nil
 	}
-}
-
-// PlannedAt is what a step of a transition names to be one of this very plan; 0: the
-// cluster does not understand that yet.
-func (s *State) PlannedAt(p *rootv1.Transition) uint64 {
-	if s.FeatureLevel() < membersLevel {
-		return 0
-	}
-	return p.GetPlannedAt().GetIndex()
 }
 
 // planOf is the transition that a step is of. One of a plan that was given up, and made
@@ -252,14 +243,14 @@ func (t *turn) transitionCompleted(e *rootv1.TransitionCompleted, r *EventResult
 
 // carried reports whether regions of a keyspace are split and merged with their owner's
 // help, which keeps them: it lets go of them first, at a frontier.
-func (t *turn) carried(k *keyspace) bool {
-	return t.FeatureLevel() >= membersLevel && k.assigned() && k.maxOwners() == 1
+func (k *keyspace) carried() bool {
+	return k.assigned() && k.maxOwners() == 1
 }
 
 // letGo judges whether a transition may set a frontier, and whether it has to: an owner
 // that acts for a region says how far it got before the region is another one.
 func (t *turn) letGo(k *keyspace, region *Region, p *rootv1.Transition, e *rootv1.TransitionCompleted) *rootv1.ErrorDetail {
-	carried := (p.GetKind() == kindSplit || p.GetKind() == kindMerge) && t.carried(k)
+	carried := (p.GetKind() == kindSplit || p.GetKind() == kindMerge) && k.carried()
 	switch {
 	case e.GetSetFrontier() && !carried && p.GetKind() != kindMove:
 		return invalid("transition %s is no move: it has no frontier to set", p.GetId())

@@ -32,10 +32,9 @@ type Audit struct {
 	retired  bool
 	mandates []rootv1.Mandate
 	// asked is where the era was asked to end, and digest what its retirement has to
-	// show the secret of; level is the feature level.
+	// show the secret of.
 	asked  state.Token
 	digest []byte
-	level  uint32
 	serve  Frontiers
 	// rootTop is the highest id that the root itself gave out.
 	rootTop uint64
@@ -70,7 +69,7 @@ func givenOf(era uint64, w *rootv1.Window, before, usedUp uint64) given {
 func NewAudit(t Truth) *Audit {
 	a := &Audit{
 		last: t.Token, tenures: t.Tenures(), retired: t.Tenure.GetRetired(), mandates: t.Tenure.GetMandates(),
-		asked: askedAt(t.Tenure.GetEnd()), digest: t.Tenure.GetRetireDigest(), level: t.Cluster.GetFeatureLevel(),
+		asked: askedAt(t.Tenure.GetEnd()), digest: t.Tenure.GetRetireDigest(),
 		serve: Frontiers{t.Allocators.GetIdFence(), t.Allocators.GetTsoFence()},
 	}
 	a.ids = givenOf(t.Tenure.GetEra(), t.Allocators.GetLastIdWindow(), t.Allocators.GetIdBeforeLast(), t.Allocators.GetIdUsedUp())
@@ -156,10 +155,6 @@ func (a *Audit) Event(at state.Token, e *rootv1.Event, r *state.EventResult) {
 		a.askedToEnd(at, k.TenureEnded)
 	case *rootv1.Event_HandoverAdvanced:
 		a.advanced(at, k.HandoverAdvanced)
-	case *rootv1.Event_ClusterBootstrapped:
-		a.level = k.ClusterBootstrapped.GetCluster().GetFeatureLevel()
-	case *rootv1.Event_FeatureLevelRaised:
-		a.level = max(a.level, k.FeatureLevelRaised.GetTo())
 	}
 }
 
@@ -271,7 +266,7 @@ func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
 	case below != "":
 		a.add(ConsumedBelow, e.GetEra(), at, "%s", below)
 	}
-	if len(a.digest) == 0 && a.level >= secretsLevel {
+	if len(a.digest) == 0 {
 		a.unproven(e.GetEra(), at)
 	}
 	a.retired, a.serve = true, Frontiers{max(c.ID, a.rootTop, a.ids.usedUp), max(c.TSO, a.stamps.usedUp)}

@@ -47,7 +47,7 @@ func (f *findings) records(t *Truth) {
 		prev = h
 	}
 	f.tenure(t.Tenure, prev)
-	if n := t.Tenure; n.GetRetired() && !n.GetVoided() && len(n.GetRetireDigest()) == 0 && t.Cluster.GetFeatureLevel() >= secretsLevel {
+	if n := t.Tenure; n.GetRetired() && !n.GetVoided() && len(n.GetRetireDigest()) == 0 {
 		f.unproven(n.GetEra(), state.Token{})
 	}
 	f.windows(t.Tenure, t.Allocators)
@@ -144,10 +144,6 @@ func (f *findings) unfinished(h *rootv1.Handover, at state.Token, note bool, evi
 	f.put(Anomaly{Kind: kind, Era: h.GetEra(), At: at, Note: note, Numbers: fmt.Sprintf(
 		"era %d, begun at %s, ended with its handover %s%s", h.GetEra(), state.TokenFromProto(h.GetOpenedAt()), stageName(h.GetStage()), evidence)})
 }
-
-// secretsLevel is the feature level from which on a claim has a digest, and a
-// retirement shows its secret.
-const secretsLevel = 3
 
 // unproven notes a retirement that cannot be judged.
 func (f *findings) unproven(era uint64, at state.Token) {

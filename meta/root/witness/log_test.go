@@ -93,10 +93,6 @@ func retire(holder string, process, era, id, tso uint64) *rootv1.Event {
 	}}}
 }
 
-func raise(to uint32) *rootv1.Event {
-	return &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: to}}}
-}
-
 func askToEnd(era uint64) *rootv1.Event {
 	return &rootv1.Event{Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: era}}}
 }
@@ -115,7 +111,7 @@ func advance(era uint64, to rootv1.HandoverStage) *rootv1.Event {
 	return &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: era, Stage: to}}}
 }
 
-// by names who advances a handover, as it has to be from feature level 3 on.
+// by names who advances a handover.
 func by(holder string, process uint64, e *rootv1.Event) *rootv1.Event {
 	e.GetHandoverAdvanced().HolderId, e.GetHandoverAdvanced().HolderIncarnation = holder, process
 	return e
@@ -139,7 +135,6 @@ const (
 	tso2
 	confirm2
 	close2
-	raise2
 	ask2
 	claim3
 	ids3
@@ -153,20 +148,21 @@ const (
 // is active. The first and the third run for 20 seconds.
 func good(t *testing.T) *book {
 	b := newBook(t)
+	first, last := claim("c1", 11, 0, false), retire("c1", 11, 1, 57, at(20_000))
+	first.GetTenureClaimed().RetireDigest, last.GetTenureRetired().RetireSecret = digestOf(secretOf(11)), secretOf(11)
 	for _, e := range []*rootv1.Event{
-		claim("c1", 11, 0, false),
+		first,
 		extend(idMandate, 1, 0, 100),
 		extend(tsoMandate, 1, 0, at(3000)),
-		advance(1, confirmed),
-		advance(1, closed),
+		by("c1", 11, advance(1, confirmed)),
+		by("c1", 11, advance(1, closed)),
 		extend(tsoMandate, 1, at(3000), at(23_000)),
-		retire("c1", 11, 1, 57, at(20_000)),
+		last,
 		claim("c2", 22, 1, false),
 		extend(idMandate, 2, 57, 157),
 		extend(tsoMandate, 2, at(20_000), at(24_000)),
-		advance(2, confirmed),
-		advance(2, closed),
-		raise(state.FeatureLevel),
+		by("c2", 22, advance(2, confirmed)),
+		by("c2", 22, advance(2, closed)),
 		askToEnd(2),
 		claim("c1", 33, 2, true),
 		extend(idMandate, 3, 157, 257),

@@ -21,9 +21,6 @@ func TestStateMachineNeverBreaksAGuarantee(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		b := newBook(t)
 		a, whole := witness.NewAudit(witness.Of(b.state)), witness.NewAudit(witness.Of(b.state))
-		if seed%2 == 0 {
-			b.apply(raise(state.FeatureLevel))
-		}
 		for range 150 {
 			entry, out := b.apply(anything(r, b.state))
 			a.Entry(out.Token, entry, out)
@@ -71,13 +68,12 @@ func anything(r *rand.Rand, s *state.State) *rootv1.Event {
 	}
 	holder, process := []string{"c1", "c2", "c3"}[r.IntN(3)], uint64(r.IntN(4))+1
 	fences := s.Allocators()
-	restrictive := s.FeatureLevel() >= 3
 	switch r.IntN(10) {
 	case 9:
 		return askToEnd(era)
 	case 0:
 		c := claim(holder, process, era, r.IntN(3) > 0)
-		if restrictive && r.IntN(4) > 0 {
+		if r.IntN(4) > 0 {
 			c.GetTenureClaimed().RetireDigest = digestOf(secretOf(process))
 		}
 		if r.IntN(3) == 0 {
@@ -91,19 +87,13 @@ func anything(r *rand.Rand, s *state.State) *rootv1.Event {
 		from := near(fences.GetTsoFence())
 		return extend(tsoMandate, era, from, max(from, at(0))+uint64(r.IntN(20)))
 	case 5:
-		e := advance(era, rootv1.HandoverStage(1+r.IntN(3)))
-		if restrictive {
-			return by(s.Tenure().GetHolderId(), s.Tenure().GetHolderIncarnation(), e)
-		}
-		return e
+		return by(s.Tenure().GetHolderId(), s.Tenure().GetHolderIncarnation(), advance(era, rootv1.HandoverStage(1+r.IntN(3))))
 	case 6:
 		if r.IntN(2) == 0 {
 			holder, process = s.Tenure().GetHolderId(), s.Tenure().GetHolderIncarnation()
 		}
 		e := retire(holder, max(process, 1), era, near(fences.GetIdFence()-uint64(r.IntN(5))), near(fences.GetTsoFence()))
-		if restrictive {
-			e.GetTenureRetired().RetireSecret = secretOf(e.GetTenureRetired().GetHolderIncarnation())
-		}
+		e.GetTenureRetired().RetireSecret = secretOf(e.GetTenureRetired().GetHolderIncarnation())
 		return e
 	case 7:
 		return &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{

@@ -128,8 +128,8 @@ func TestForgottenErasAreNamed(t *testing.T) {
 	b := newBook(t)
 	b.must(claim("c1", 1, 0, false))
 	for era := uint64(1); era < 40; era++ {
-		b.must(advance(era, confirmed))
-		b.must(advance(era, closed))
+		b.must(by("c1", era, advance(era, confirmed)))
+		b.must(by("c1", era, advance(era, closed)))
 		b.must(claim("c1", era+1, era, true))
 	}
 	truth := witness.Of(b.state)

@@ -32,7 +32,7 @@ func TestRestoredClusters(t *testing.T) {
 				}}},
 				{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: void + 1, Stage: closed}}},
 			} {
-				if e.GetHandoverAdvanced() != nil && st.FeatureLevel() >= 3 {
+				if e.GetHandoverAdvanced() != nil {
 					by("c9", 9, e)
 				}
 				entry, out := b.apply(e)

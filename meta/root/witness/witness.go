@@ -99,7 +99,7 @@ const (
 	ConsumedBelow Kind = "consumed_below"
 	// RetirementUnproven (Inheritance): an era that was claimed without a digest
 	// retired. Nothing shows that it was its holder who said how far it had got: a
-	// note, as there is none below feature level 3.
+	// note.
 	RetirementUnproven Kind = "retirement_unproven"
 	// WindowAfterEnd (Silence): an era that had ended was given values.
 	WindowAfterEnd Kind = "window_after_end"

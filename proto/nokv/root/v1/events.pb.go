@@ -94,7 +94,7 @@ type Command struct {
 	// Why, in the caller's words: 256 bytes at most.
 	Why string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
 	// The coordinator that names the actor, ROLE/NAME, as the root knows it by its
-	// certificate; empty where the actor called by itself. From feature level 4 on.
+	// certificate; empty where the actor called by itself.
 	Via           string `protobuf:"bytes,6,opt,name=via,proto3" json:"via,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -177,8 +177,7 @@ type Entry struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Commands []*Command             `protobuf:"bytes,1,rep,name=commands,proto3" json:"commands,omitempty"`
 	// Unix milliseconds by the clock of the leader that proposed it. Shown, never
-	// compared, and judged by nobody: clocks of two leaders may differ. 0: not told, below
-	// feature level 4.
+	// compared, and judged by nobody: clocks of two leaders may differ. 0: not told.
 	UnixMillis    uint64 `protobuf:"varint,2,opt,name=unix_millis,json=unixMillis,proto3" json:"unix_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -973,11 +972,11 @@ type TenureClaimed struct {
 	// send here is cleared.
 	PredecessorExpired bool `protobuf:"varint,7,opt,name=predecessor_expired,json=predecessorExpired,proto3" json:"predecessor_expired,omitempty"`
 	// SHA-256 of 32 random bytes that only the claimant's process knows: who shows
-	// them may retire the era. Empty below feature level 3.
+	// them may retire the era.
 	RetireDigest []byte `protobuf:"bytes,8,opt,name=retire_digest,json=retireDigest,proto3" json:"retire_digest,omitempty"`
 	// The claimant has no proof that the holder of expected_era is gone: the claim is
 	// refused while that holder is being confirmed. Judged, and cleared, by the root
-	// leader. Not set below feature level 3.
+	// leader.
 	UnlessConfirmed bool `protobuf:"varint,9,opt,name=unless_confirmed,json=unlessConfirmed,proto3" json:"unless_confirmed,omitempty"`
 	// The claimant's setting: ttl_millis is a multiple of it while confirmations come
 	// late. 0 counts as ttl_millis.
@@ -1382,7 +1381,7 @@ type HandoverAdvanced struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Era   uint64                 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
 	Stage HandoverStage          `protobuf:"varint,2,opt,name=stage,proto3,enum=nokv.root.v1.HandoverStage" json:"stage,omitempty"`
-	// Who says so; needed from feature level 3 on.
+	// Who says so.
 	HolderId          string `protobuf:"bytes,3,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
 	HolderIncarnation uint64 `protobuf:"fixed64,4,opt,name=holder_incarnation,json=holderIncarnation,proto3" json:"holder_incarnation,omitempty"`
 	unknownFields     protoimpl.UnknownFields
@@ -1857,7 +1856,7 @@ type KeyspaceDeleted struct {
 	ExpectedVersion uint64 `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
 	// Name instead of an id.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Take its slots from their owners, which are shown that they end. Of feature level 4.
+	// Take its slots from their owners, which are shown that they end.
 	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2138,7 +2137,6 @@ type Assignment struct {
 	// The one owner of an exclusive region says how far it got and goes on: nothing but
 	// the frontier changes, and the epoch stays. It changes nothing where the region is at
 	// another epoch than expected, or that owner, in this incarnation, acts for it no more.
-	// Of feature level 4.
 	Acknowledged  bool `protobuf:"varint,7,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2231,7 +2229,7 @@ type PeerChangePlanned struct {
 	// TRANSITION_KIND_ADD_PEER or TRANSITION_KIND_REMOVE_PEER.
 	Kind  TransitionKind `protobuf:"varint,3,opt,name=kind,proto3,enum=nokv.root.v1.TransitionKind" json:"kind,omitempty"`
 	Owner *Owner         `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Why. Of feature level 4.
+	// Why.
 	Reason        OperationReason `protobuf:"varint,5,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2311,7 +2309,7 @@ type SplitPlanned struct {
 	SplitKey []byte `protobuf:"bytes,3,opt,name=split_key,json=splitKey,proto3" json:"split_key,omitempty"`
 	// Id of the right part. 0: the root gives one.
 	RightRegionId uint64 `protobuf:"varint,4,opt,name=right_region_id,json=rightRegionId,proto3" json:"right_region_id,omitempty"`
-	// Why. Of feature level 4.
+	// Why.
 	Reason        OperationReason `protobuf:"varint,5,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2389,7 +2387,7 @@ type MergePlanned struct {
 	LeftExpectedEpoch  *RegionEpoch           `protobuf:"bytes,2,opt,name=left_expected_epoch,json=leftExpectedEpoch,proto3" json:"left_expected_epoch,omitempty"`
 	RightRegionId      uint64                 `protobuf:"varint,3,opt,name=right_region_id,json=rightRegionId,proto3" json:"right_region_id,omitempty"`
 	RightExpectedEpoch *RegionEpoch           `protobuf:"bytes,4,opt,name=right_expected_epoch,json=rightExpectedEpoch,proto3" json:"right_expected_epoch,omitempty"`
-	// Why. Of feature level 4.
+	// Why.
 	Reason        OperationReason `protobuf:"varint,5,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2567,7 +2565,7 @@ type MoveReady struct {
 	// Incarnation of the next owner that says so.
 	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Index of the entry that planned it: the id is the same when a plan is given up and
-	// made anew. 0: whichever is planned. From feature level 4 on.
+	// made anew. 0: whichever is planned.
 	PlannedAt     uint64 `protobuf:"varint,3,opt,name=planned_at,json=plannedAt,proto3" json:"planned_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2633,7 +2631,7 @@ type TransitionCompleted struct {
 	Frontier    []byte `protobuf:"bytes,2,opt,name=frontier,proto3" json:"frontier,omitempty"`
 	SetFrontier bool   `protobuf:"varint,3,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
 	// Index of the entry that planned it: the id is the same when a plan is given up and
-	// made anew. 0: whichever is planned. From feature level 4 on.
+	// made anew. 0: whichever is planned.
 	PlannedAt     uint64 `protobuf:"varint,4,opt,name=planned_at,json=plannedAt,proto3" json:"planned_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2705,7 +2703,7 @@ type TransitionCancelled struct {
 	Aborted bool   `protobuf:"varint,2,opt,name=aborted,proto3" json:"aborted,omitempty"`
 	Reason  string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Index of the entry that planned it: the id is the same when a plan is given up and
-	// made anew. 0: whichever is planned. From feature level 4 on.
+	// made anew. 0: whichever is planned.
 	PlannedAt     uint64 `protobuf:"varint,4,opt,name=planned_at,json=plannedAt,proto3" json:"planned_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2780,7 +2778,7 @@ type PinKeyRotated struct {
 	// SHA-256 of the secret. Empty with a secret: the root makes it.
 	Digest []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	// The secret is sealed by the key that processes have from --secret-file: the
-	// root keeps it so. Of feature level 3.
+	// root keeps it so.
 	Sealed        bool `protobuf:"varint,4,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

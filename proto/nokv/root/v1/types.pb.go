@@ -2673,13 +2673,11 @@ type Member struct {
 	StartNonce uint64 `protobuf:"fixed64,10,opt,name=start_nonce,json=startNonce,proto3" json:"start_nonce,omitempty"`
 	// Index of the entry that last changed the record.
 	Revision uint64 `protobuf:"varint,11,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Names of the assigned keyspaces whose regions it takes. Empty: all. Of feature
-	// level 4.
+	// Names of the assigned keyspaces whose regions it takes. Empty: all.
 	Keyspaces []string `protobuf:"bytes,12,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
 	// Address at which this very process, and nothing in between, tells which
 	// incarnation it is, host:port. A connection that is refused there, or that another
-	// process answers, proves that this one has ended. Empty: nothing proves it. Of
-	// feature level 4.
+	// process answers, proves that this one has ended. Empty: nothing proves it.
 	ProbeAddress  string `protobuf:"bytes,13,opt,name=probe_address,json=probeAddress,proto3" json:"probe_address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2900,7 +2898,7 @@ type Keyspace struct {
 	// Index of the entry that last changed the record.
 	Revision uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The longest fence ttl that earlier settings had, if those of now have a shorter one or
-	// none: owners may have been told it. Of feature level 4.
+	// none: owners may have been told it.
 	FormerTtlMillis uint64 `protobuf:"varint,6,opt,name=former_ttl_millis,json=formerTtlMillis,proto3" json:"former_ttl_millis,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -2991,15 +2989,11 @@ type KeyspaceSettings struct {
 	// Free labels for people and tools.
 	Labels map[string]string `protobuf:"bytes,8,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Name of the preset that the settings started from, for people.
-	Preset string `protobuf:"bytes,9,opt,name=preset,proto3" json:"preset,omitempty"`
-	// Of feature level 4.
-	Moves *Moves `protobuf:"bytes,10,opt,name=moves,proto3" json:"moves,omitempty"`
-	// Of feature level 4.
-	Guards *Guards `protobuf:"bytes,11,opt,name=guards,proto3" json:"guards,omitempty"`
-	// Of feature level 4.
-	Scaling *Scaling `protobuf:"bytes,12,opt,name=scaling,proto3" json:"scaling,omitempty"`
-	// Of feature level 4.
-	Start         *Start `protobuf:"bytes,13,opt,name=start,proto3" json:"start,omitempty"`
+	Preset        string   `protobuf:"bytes,9,opt,name=preset,proto3" json:"preset,omitempty"`
+	Moves         *Moves   `protobuf:"bytes,10,opt,name=moves,proto3" json:"moves,omitempty"`
+	Guards        *Guards  `protobuf:"bytes,11,opt,name=guards,proto3" json:"guards,omitempty"`
+	Scaling       *Scaling `protobuf:"bytes,12,opt,name=scaling,proto3" json:"scaling,omitempty"`
+	Start         *Start   `protobuf:"bytes,13,opt,name=start,proto3" json:"start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3238,7 +3232,7 @@ type Ownership struct {
 	// With FENCE_TTL: a member that nobody confirmed for so long stops itself, in milliseconds.
 	TtlMillis uint64 `protobuf:"varint,3,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
 	// Owners that a shared region of an assigned keyspace is given at least, as far as there
-	// are members. 0 counts as 1. Of feature level 4.
+	// are members. 0 counts as 1.
 	MinOwners     uint32 `protobuf:"varint,4,opt,name=min_owners,json=minOwners,proto3" json:"min_owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3671,10 +3665,10 @@ type Policy struct {
 	// Time the hook has to answer, in milliseconds. 0 counts as 1,000.
 	HookTimeoutMillis uint64 `protobuf:"varint,7,opt,name=hook_timeout_millis,json=hookTimeoutMillis,proto3" json:"hook_timeout_millis,omitempty"`
 	// Name of a label of members: no two owners of a region have the same value of it.
-	// Empty: they may. Of feature level 4.
+	// Empty: they may.
 	Spread string `protobuf:"bytes,8,opt,name=spread,proto3" json:"spread,omitempty"`
 	// Strategy where the hook does not answer, or names nobody who may take the region; not
-	// the hook. Unspecified counts as balanced. Of feature level 4.
+	// the hook. Unspecified counts as balanced.
 	HookFallback  Strategy `protobuf:"varint,9,opt,name=hook_fallback,json=hookFallback,proto3,enum=nokv.root.v1.Strategy" json:"hook_fallback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3788,7 +3782,7 @@ type Rebalance struct {
 	CooldownMillis uint64 `protobuf:"varint,5,opt,name=cooldown_millis,json=cooldownMillis,proto3" json:"cooldown_millis,omitempty"`
 	// Most regions moved in a round. 0: no limit of its own.
 	MaxMoves uint64 `protobuf:"varint,6,opt,name=max_moves,json=maxMoves,proto3" json:"max_moves,omitempty"`
-	// Unspecified counts as count. This and all that follows is of feature level 4.
+	// Unspecified counts as count.
 	By BalanceBy `protobuf:"varint,7,opt,name=by,proto3,enum=nokv.root.v1.BalanceBy" json:"by,omitempty"`
 	// By load: how many of a thousand of what the members can take all regions weigh
 	// together at least, so that idle ones are spread. 0 counts as 20.
@@ -4163,8 +4157,7 @@ type Limits struct {
 	MaxRegionsPerMember uint64                 `protobuf:"varint,2,opt,name=max_regions_per_member,json=maxRegionsPerMember,proto3" json:"max_regions_per_member,omitempty"`
 	MaxKeysPerRegion    uint64                 `protobuf:"varint,3,opt,name=max_keys_per_region,json=maxKeysPerRegion,proto3" json:"max_keys_per_region,omitempty"`
 	// A region that has more keys is not let be: ranges that are reshaped are split, and of
-	// others it is refused, visibly, to give them to another owner to even out. Of feature
-	// level 4.
+	// others it is refused, visibly, to give them to another owner to even out.
 	RefuseKeys    bool `protobuf:"varint,4,opt,name=refuse_keys,json=refuseKeys,proto3" json:"refuse_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4371,7 +4364,7 @@ type Region struct {
 	// Descriptor revision: index of the entry that last changed the record.
 	Revision uint64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Whom the region was taken from, while it has no owner: that one may still act for
-	// it. Kept by the root; in requests it says nothing. Of feature level 4.
+	// it. Kept by the root; in requests it says nothing.
 	Former        *FormerOwner `protobuf:"bytes,9,opt,name=former,proto3" json:"former,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
