@@ -14,6 +14,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/store/host"
+	"github.com/nokv/nokv/store/local"
 )
 
 const (
@@ -54,6 +55,14 @@ type fatalError struct{ error }
 // Unwrap returns what is wrong.
 func (e fatalError) Unwrap() error { return e.error }
 
+// ofDisk is an error of the workdir, which waiting does not mend, except for one of a full disk.
+func ofDisk(err error) error {
+	if errors.Is(err, local.ErrNoRoom) {
+		return err
+	}
+	return fatalError{err}
+}
+
 // until tries again until it succeeds, ctx ends or it can never succeed.
 func (s *Store) until(ctx context.Context, what source, try func(context.Context) error) error {
 	for {
@@ -87,7 +96,7 @@ func (s *Store) bind(ctx context.Context) error {
 	}
 	cluster := s.client.ClusterID()
 	if err := s.disk.Bind(cluster, k.GetId()); err != nil {
-		return fatalError{err}
+		return ofDisk(err)
 	}
 	s.cluster.Store(cluster)
 	return nil
@@ -125,7 +134,7 @@ func (s *Store) watch(ctx context.Context) error {
 			}
 			if b.Last {
 				if err := s.host.Follow(changes, b.GetSnapshot(), b.GetToken().GetIndex()); err != nil {
-					return fatalError{err}
+					return ofDisk(err)
 				}
 				first()
 				s.heard(regions, nil)
@@ -180,7 +189,7 @@ func (s *Store) register(ctx context.Context, nonce uint64) error {
 		return err
 	}
 	if err := s.disk.Live(last.GetMember().GetStartNonce(), nonce); err != nil {
-		return fatalError{err}
+		return ofDisk(err)
 	}
 	m, err := s.client.RegisterMemberAfter(ctx, &rootv1.Member{
 		Id: string(s.self), Address: s.cfg.Advertise, Kind: "store", StartNonce: nonce, Keyspaces: []string{s.cfg.Keyspace},

@@ -119,6 +119,8 @@ func (h *Host) write(at *storev1.RegionAt, w local.Write) (local.Written, error)
 		e := reason.New(rootv1.Reason_REASON_OVERLOADED, "%v: try again", err)
 		e.Detail.Limit, e.Detail.RetryAfterMillis = local.MaxWaiting, retryAfterMillis
 		return written, e
+	case errors.Is(err, local.ErrNoRoom):
+		return written, reason.New(rootv1.Reason_REASON_CAPACITY_EXCEEDED, "%s: %v", h.cfg.Self, err)
 	case err != nil:
 		return written, err
 	case written.Mismatch:
