@@ -4,8 +4,9 @@
 // It owns the life of these parts and no state of its own. It promises: (1) a
 // coordinator that cannot reach the root serves what it has, labelled; (2) it
 // registers its address in the root and keeps trying until that is true;
-// (3) when a newer process runs under the same id, it stops with
-// ErrSuperseded; (4) on shutdown it retires its era first, while it can still
+// (3) while the process that is registered under its id answers, it stops with
+// ErrInUse and leaves that one alone; when a newer process has registered under its
+// id, it stops with ErrSuperseded; (4) on shutdown it retires its era first, while it can still
 // answer, then stops serving and leaves the list of coordinators; taken off
 // that list while it lives, it joins again.
 package coordinator
@@ -44,6 +45,9 @@ import (
 
 // ErrSuperseded: a newer process runs under the same coordinator id.
 var ErrSuperseded = errors.New("a newer coordinator process runs under this id: give each process an id of its own")
+
+// ErrInUse: the process that is registered under the same coordinator id lives.
+var ErrInUse = errors.New("another coordinator process runs under this id: give each process an id of its own, or stop that one first")
 
 const (
 	// maxIDStart leaves 2^60 ids.
@@ -107,6 +111,7 @@ type Coordinator struct {
 	server   *server.Server
 	stats    *rpcstats.Stats
 	prober   *prober
+	rival    rival
 	assigner *assigner.Assigner
 	recorder *recorder.Recorder // nil: nothing is recorded
 	hooks    *hook.Client
@@ -170,6 +175,9 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	c.reach = newReachability(c.root.Status, c.clock, cfg.Logger.Named("root"))
 	c.prober = newProber(cfg.TLS, cfg.Dial)
+	c.rival = rival{ask: askStatus(cfg.TLS, cfg.dialOptions()...), refuses: func(ctx context.Context, address string) bool {
+		return c.prober.refuses(ctx, address, knockFor/2)
+	}}
 	c.holder, err = tenure.New(tenure.Config{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL, MostTTL: cfg.TenureTTLMost,
 		IDStart: cfg.IDStart, TSOStart: cfg.TSOStart,

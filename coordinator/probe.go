@@ -174,15 +174,23 @@ func (p *prober) close() {
 
 // answers asks who answers at a coordinator's address.
 func answers(certs *mtls.Source, more ...grpc.DialOption) func(ctx context.Context, address string) (state.CoordinatorID, error) {
+	ask := askStatus(certs, more...)
+	return func(ctx context.Context, address string) (state.CoordinatorID, error) {
+		reply, err := ask(ctx, address)
+		return state.CoordinatorID(reply.GetCoordinatorId()), err
+	}
+}
+
+// askStatus asks the coordinator at an address who it is.
+func askStatus(certs *mtls.Source, more ...grpc.DialOption) func(ctx context.Context, address string) (*coordinatorv1.StatusResponse, error) {
 	options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(principal.Coordinator)), grpc.WithDisableServiceConfig())
 	options = append(options, more...)
-	return func(ctx context.Context, address string) (state.CoordinatorID, error) {
+	return func(ctx context.Context, address string) (*coordinatorv1.StatusResponse, error) {
 		conn, err := grpc.NewClient("passthrough:///"+address, options...)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		defer conn.Close()
-		reply, err := coordinatorv1.NewCoordinatorClient(conn).Status(ctx, &coordinatorv1.StatusRequest{Brief: true})
-		return state.CoordinatorID(reply.GetCoordinatorId()), err
+		return coordinatorv1.NewCoordinatorClient(conn).Status(ctx, &coordinatorv1.StatusRequest{Brief: true})
 	}
 }

@@ -2,17 +2,23 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 const (
 	registerTimeout = 2 * time.Second
 	registerRetry   = 200 * time.Millisecond
+	// rivalWithin is how long the process that is registered under this id has to answer,
+	// before it counts as one that has ended, rivalAsk how long one question may take.
+	rivalWithin = 3 * time.Second
+	rivalAsk    = 500 * time.Millisecond
 )
 
 // register roots this coordinator's address, then watches for a newer process
@@ -92,15 +98,81 @@ func (r *registration) refused(d *rootv1.ErrorDetail) {
 	r.follow(follows, max(r.cmd.GetIdentity().GetKnownIndex(), d.GetCurrentToken().GetIndex()))
 }
 
+// rival is how the process that is registered under an id is found to live or not.
+type rival struct {
+	ask func(ctx context.Context, address string) (*coordinatorv1.StatusResponse, error)
+	// refuses says that nobody listens at an address.
+	refuses func(ctx context.Context, address string) bool
+}
+
+// lives says whether the registered process answers. One that does not within
+// rivalWithin, or whose machine refuses, has ended or is as good as that; should it wake,
+// it finds itself superseded. A process started again where it was is not asked: it has
+// the port.
+func (r rival) lives(ctx context.Context, cfg *Config, known *rootv1.Coordinator) bool {
+	if known.GetAddress() == cfg.Advertise {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, rivalWithin)
+	defer cancel()
+	for ctx.Err() == nil {
+		try, cancel := context.WithTimeout(ctx, rivalAsk)
+		answer, err := r.ask(try, known.GetAddress())
+		cancel()
+		if err == nil {
+			return answer.GetCoordinatorId() == cfg.ID && answer.GetIncarnation() == known.GetIncarnation()
+		}
+		if r.refuses(ctx, known.GetAddress()) {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(registerRetry):
+		}
+	}
+	return false
+}
+
+// giveWay returns ErrInUse when the process that a registration follows lives. Where that
+// is the view says, once it is as new as the registration.
+func (c *Coordinator) giveWay(ctx context.Context, r *registration) error {
+	follows := r.cmd.GetEvents()[0].GetCoordinatorJoined().GetFollows()
+	for follows != 0 && follows != c.cfg.Incarnation && ctx.Err() == nil {
+		changed := c.follower.Changed()
+		view := c.follower.View()
+		known := view.State.Coordinator(state.CoordinatorID(c.cfg.ID))
+		if known.GetIncarnation() == follows {
+			if !c.rival.lives(ctx, &c.cfg, known) {
+				return nil
+			}
+			return fmt.Errorf("coordinator %s at %s, process %016x: %w", c.cfg.ID, known.GetAddress(), follows, ErrInUse)
+		}
+		if view.Token.Index >= r.cmd.GetIdentity().GetKnownIndex() {
+			return nil // It follows one that is not rooted any more, and is refused.
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
+	return nil
+}
+
 // join proposes the registration until its outcome is known, and returns the
 // index of its entry. A record of another process with a higher index is newer
-// than this one. An error: ctx ended, or the cluster is above what this process
-// understands.
+// than this one. An error: ctx ended, the cluster is above what this process
+// understands, or another process under this id lives.
 func (c *Coordinator) join(ctx context.Context) (index uint64, err error) {
 	r, refused := &registration{cfg: &c.cfg, identities: identity.NewSource()}, ""
 	view := c.follower.View()
 	r.follow(view.State.Coordinator(state.CoordinatorID(c.cfg.ID)).GetIncarnation(), view.Known.Index)
-	for ctx.Err() == nil {
+	for ask := true; ctx.Err() == nil; {
+		if ask { // of each that is followed, and not of each try
+			if err := c.giveWay(ctx, r); err != nil {
+				return 0, err
+			}
+			ask = false
+		}
 		try, cancel := context.WithTimeout(ctx, registerTimeout)
 		results, err := c.root.Propose(try, r.cmd)
 		cancel()
@@ -112,6 +184,7 @@ func (c *Coordinator) join(ctx context.Context) (index uint64, err error) {
 		}
 		if err == nil {
 			r.refused(results[0].Error)
+			ask = true
 			if why := results[0].Error.GetMessage(); why != refused {
 				refused = why
 				c.cfg.Logger.Warn("registration refused; trying on", "coordinator", c.cfg.ID, "err", why)

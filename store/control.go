@@ -14,6 +14,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/store/host"
+	"github.com/nokv/nokv/store/local"
 )
 
 const (
@@ -54,6 +55,14 @@ type fatalError struct{ error }
 // Unwrap returns what is wrong.
 func (e fatalError) Unwrap() error { return e.error }
 
+// ofDisk is an error of the workdir, which waiting does not mend, except for one of a full disk.
+func ofDisk(err error) error {
+	if errors.Is(err, local.ErrNoRoom) {
+		return err
+	}
+	return fatalError{err}
+}
+
 // until tries again until it succeeds, ctx ends or it can never succeed.
 func (s *Store) until(ctx context.Context, what source, try func(context.Context) error) error {
 	for {
@@ -87,7 +96,7 @@ func (s *Store) bind(ctx context.Context) error {
 	}
 	cluster := s.client.ClusterID()
 	if err := s.disk.Bind(cluster, k.GetId()); err != nil {
-		return fatalError{err}
+		return ofDisk(err)
 	}
 	s.cluster.Store(cluster)
 	return nil
@@ -114,7 +123,9 @@ func (s *Store) watch(ctx context.Context) error {
 				changes = nil
 			}
 			for _, m := range b.GetMembers() {
-				s.learn(m)
+				if err := s.learn(m); err != nil {
+					return err
+				}
 			}
 			for _, c := range b.GetChanges() {
 				if s.concerns(c.GetRegion()) {
@@ -123,7 +134,7 @@ func (s *Store) watch(ctx context.Context) error {
 			}
 			if b.Last {
 				if err := s.host.Follow(changes, b.GetSnapshot(), b.GetToken().GetIndex()); err != nil {
-					return fatalError{err}
+					return ofDisk(err)
 				}
 				first()
 				s.heard(regions, nil)
@@ -134,12 +145,27 @@ func (s *Store) watch(ctx context.Context) error {
 	})
 }
 
-func (s *Store) learn(m *coordinatorv1.MemberChange) {
-	address := m.GetMember().GetAddress()
+// learn takes where a store is reached. That another process has registered as this one
+// ends it at once, and not with the next heartbeat.
+func (s *Store) learn(m *coordinatorv1.MemberChange) error {
+	id, address := rooted.MemberID(m.GetMember().GetId()), m.GetMember().GetAddress()
 	if m.GetRemoved() {
 		address = ""
 	}
-	s.peers.Register(rooted.MemberID(m.GetMember().GetId()), address)
+	s.peers.Register(id, address)
+	// Its own registration may be in the watch before it is answered.
+	own := s.incarnation.Load()
+	if id == s.self && own != 0 && m.GetMember().GetIncarnation() > own && m.GetMember().GetStartNonce() != s.nonce.Load() {
+		return s.superseded(fmt.Errorf("it is at %s, incarnation %d", address, m.GetMember().GetIncarnation()))
+	}
+	return nil
+}
+
+// superseded ends the store: another process speaks for it, and what that serves this one
+// must not.
+func (s *Store) superseded(err error) error {
+	s.host.End()
+	return fatalError{fmt.Errorf("another process runs as %s: %w", s.self, err)}
 }
 
 // concerns says whether a region is or was hosted here.
@@ -163,7 +189,7 @@ func (s *Store) register(ctx context.Context, nonce uint64) error {
 		return err
 	}
 	if err := s.disk.Live(last.GetMember().GetStartNonce(), nonce); err != nil {
-		return fatalError{err}
+		return ofDisk(err)
 	}
 	m, err := s.client.RegisterMemberAfter(ctx, &rootv1.Member{
 		Id: string(s.self), Address: s.cfg.Advertise, Kind: "store", StartNonce: nonce, Keyspaces: []string{s.cfg.Keyspace},
@@ -175,6 +201,7 @@ func (s *Store) register(ctx context.Context, nonce uint64) error {
 		return fatalError{err}
 	case err == nil:
 		s.incarnation.Store(m.GetIncarnation())
+		s.host.Serve()
 	}
 	return err
 }
@@ -182,6 +209,7 @@ func (s *Store) register(ctx context.Context, nonce uint64) error {
 // enlist registers until it succeeds, as a process of its own.
 func (s *Store) enlist(ctx context.Context) error {
 	nonce := rand.Uint64() | 1
+	s.nonce.Store(nonce)
 	return s.until(ctx, heartbeats, func(ctx context.Context) error { return s.register(ctx, nonce) })
 }
 
@@ -211,8 +239,9 @@ func (s *Store) beat(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, client.ErrMemberRetired):
-			return fmt.Errorf("another process runs as %s: %w", s.self, err)
+			return s.superseded(err)
 		case errors.Is(err, errOver):
+			s.host.Suspend()
 			s.cfg.Logger.Warn("registers again", "member", string(s.self), "incarnation", s.incarnation.Load(), "err", err)
 			clear(told)
 			if err := s.enlist(ctx); err != nil {

@@ -193,3 +193,33 @@ func TestABrokenWatchIsShown(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// That another process has registered as the store ends this one when its watch says so;
+// its own registrations do not.
+func TestTheWatchEndsASupersededStore(t *testing.T) {
+	s, _ := reach(t, 0)
+	hear := func(incarnation, nonce uint64) error {
+		return s.learn(&coordinatorv1.MemberChange{Member: &rootv1.Member{Id: "store-1", Address: "127.0.0.1:2", Incarnation: incarnation, StartNonce: nonce}})
+	}
+	if err := hear(6, 1); err != nil {
+		t.Errorf("before it has registered: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+	defer cancel()
+	if err := s.enlist(ctx); err != nil {
+		t.Fatal(err)
+	}
+	own := s.incarnation.Load()
+	for _, at := range []uint64{own - 1, own} {
+		if err := hear(at, 1); err != nil {
+			t.Errorf("incarnation %d: %v", at, err)
+		}
+	}
+	if err := hear(own+1, s.nonce.Load()); err != nil {
+		t.Errorf("its own, that is not answered yet: %v", err)
+	}
+	err := hear(own+1, 1)
+	if _, fatal := errors.AsType[fatalError](err); !fatal || !strings.Contains(err.Error(), "another process runs as store-1") {
+		t.Errorf("another's: %v", err)
+	}
+}

@@ -107,6 +107,8 @@ type Store struct {
 
 	cluster     atomic.Uint64
 	incarnation atomic.Uint64
+	// nonce is that of the registration asked for last.
+	nonce atomic.Uint64
 	// followed is closed when everything that the root says has been followed once.
 	followed chan struct{}
 
@@ -234,7 +236,8 @@ func (s *Store) Run(ctx context.Context, lis net.Listener) (err error) {
 // WorkdirID is the identity of the workdir.
 func (s *Store) WorkdirID() []byte { return s.host.WorkdirID() }
 
-// Healthy says whether the store serves: it does from local state too.
+// Healthy says whether the store can serve: it waits for coordinators, and needs none
+// behind the first answer.
 func (s *Store) Healthy(context.Context) error { return s.disk.Broken() }
 
 // heard notes whether coordinators answer.
@@ -248,7 +251,11 @@ func (s *Store) heard(what source, err error) {
 	s.mu.Unlock()
 	switch {
 	case err != nil && (was == nil || errors.Is(was, errNotAsked)):
-		s.cfg.Logger.Warn("no coordinator answers: regions are served from local state, and do not change", "err", err)
+		what := "regions are served from local state, and do not change"
+		if s.incarnation.Load() == 0 {
+			what = "nothing is served before one has answered the registration"
+		}
+		s.cfg.Logger.Warn("no coordinator answers: "+what, "err", err)
 	case err == nil && was != nil:
 		s.cfg.Logger.Info("coordinators answer")
 	}

@@ -87,3 +87,48 @@ func TestC15CoordinatorKeepsNothing(t *testing.T) {
 		t.Errorf("the ids are %q", ids)
 	}
 }
+
+// Of two coordinators with one id the registered one goes on undisturbed, and the later one
+// ends however often it is started; when the first is dead the later one takes its place.
+func TestTwoCoordinatorsWithOneID(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	c.StartAll()
+	c.WaitHealthy(recoverWithin)
+	at := c.Size() - 1
+	addrs := proctest.Addrs(t, 2)
+	later := c.Args(at)
+	for i, a := range later {
+		switch a {
+		case "-addr":
+			later[i+1] = addrs[0]
+		case "-metrics-addr":
+			later[i+1] = addrs[1]
+		}
+	}
+	first := c.Process(at)
+	for range 3 {
+		p := proctest.Start(t, c.Options("later", later...))
+		if code := p.Wait(recoverWithin); code == exitOK || !strings.Contains(p.Log(), "another coordinator process runs under this id") {
+			t.Errorf("exit status %d of the later one:\n%s", code, p.Log())
+		}
+	}
+	if !first.Running() || strings.Contains(first.Log(), "superseded") {
+		t.Errorf("the first one is disturbed:\n%s", first.Log())
+	}
+	if r := c.Run("id", "--coordinator-addr", c.Coordinators(), "--timeout", recoverWithin.String()); r.Code != exitOK {
+		t.Errorf("exit status %d of a call of the first one: %s", r.Code, r.Stderr)
+	}
+	first.Kill()
+	heir := proctest.Start(t, c.Options("heir", later...))
+	proctest.Eventually(t, recoverWithin, func() error {
+		if !heir.Running() {
+			t.Fatalf("the later one ended though the first is dead:\n%s", heir.Log())
+		}
+		r := c.Run("status", "-o", "json", "--coordinator-addr", addrs[0])
+		if r.Code != exitOK || strings.Contains(r.Stdout, c.CoordinatorAddrs[0]) {
+			return errors.New("the first one is registered still: " + r.Stderr)
+		}
+		return nil
+	})
+}

@@ -112,6 +112,8 @@ type rootPeerOutput struct {
 	StateHash       string `json:"state_hash"`
 	TailReaders     uint64 `json:"tail_readers"`
 	Stalled         bool   `json:"stalled"`
+	// NoRoom is what the peer does without because its disk is full; empty: nothing.
+	NoRoom string `json:"no_room"`
 	// Replaying: it has not applied yet what it knows to be committed, as after a start.
 	Replaying bool   `json:"replaying"`
 	Regions   uint64 `json:"regions"`
@@ -185,6 +187,11 @@ func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
 			row(w, p.NodeID, p.Address, role, p.part(), p.Term, p.CommitIndex, p.AppliedIndex, fmt.Sprintf("[%d, %d]", p.FirstIndex, p.LastIndex),
 				p.CheckpointIndex, p.StateHash, p.TailReaders)
 		}
+		for _, p := range out {
+			if p.NoRoom != "" {
+				fmt.Fprintf(w, "\nThe disk of root peer %d is full: %s. Make room: writes go on for as long as its log has room.\n", p.NodeID, plain(p.NoRoom))
+			}
+		}
 	})
 	if err == nil && !led {
 		return errNoLeader
@@ -217,7 +224,7 @@ func peersOf(peers []rootclient.PeerStatus) (out []rootPeerOutput, led bool) {
 			Role: word(s.Role.String(), "RAFT_ROLE_"), Term: s.Term, LeaderID: s.LeaderId,
 			CommitIndex: s.CommitIndex, AppliedIndex: s.AppliedIndex, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex,
 			CheckpointIndex: s.CheckpointIndex, CheckpointBytes: s.CheckpointBytes, StateHash: fmt.Sprintf("%016x", s.StateHash),
-			TailReaders: s.TailReaders, Stalled: s.Stalled, Replaying: s.AppliedIndex < s.CommitIndex, Regions: s.Regions, Keyspaces: s.Keyspaces, Members: s.Members,
+			TailReaders: s.TailReaders, Stalled: s.Stalled, NoRoom: s.NoRoom, Replaying: s.AppliedIndex < s.CommitIndex, Regions: s.Regions, Keyspaces: s.Keyspaces, Members: s.Members,
 			Era: s.GetTenure().GetEra(), IDFence: s.GetAllocators().GetIdFence(), TSOFence: s.GetAllocators().GetTsoFence(),
 		})
 	}

@@ -28,8 +28,8 @@ is lost. Use it to see routes, epochs, splits, merges and leader transfers with 
     --store-id 1 --workdir ./artifacts/cluster/store-1
 
 What it hosts comes from its workdir and from the root, never from the regions of
-the config, which maps store ids to addresses and nothing else. While no coordinator
-answers it serves what it hosts. A workdir is of one store: --store-id must match.`,
+the config, which maps store ids to addresses and nothing else. It serves when a
+coordinator has answered its registration, and from then on also while none answers. A workdir is of one store: --store-id must match.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			s, o := storeFlags(f)
 			return func(ctx context.Context, e *env, args []string) error {

@@ -206,22 +206,32 @@ func TestN64Serve(t *testing.T) {
 	s.status(1, func(st *storev1.StatusResponse) bool { return strings.Count(roles(st), "leading") == 1 })
 	s.wantAll(want)
 
-	s.processes[0].Kill()
+	// It serves while no coordinator answers; a start serves when one has.
 	s.Kill(s.Roots()) // the only coordinator
-	s.serve(0)
-	s.status(0, func(st *storev1.StatusResponse) bool {
+	alone := func(st *storev1.StatusResponse) bool {
 		return st.GetControlPlaneError() != "" && st.GetRegionCount() == 2 && strings.Count(roles(st), "leading") == 1
-	})
-	for _, r := range s.shown(ctx, 0) {
-		if r.GetRole() != "leading" {
-			continue
+	}
+	s.status(0, alone)
+	led := func(value string) (key string, err error) {
+		for _, r := range s.shown(ctx, 0) {
+			if r.GetRole() == "leading" {
+				key = string(r.GetRegion().GetStartKey()) + "k00x"
+				at := &storev1.RegionAt{RegionId: r.GetRegion().GetId(), Epoch: r.GetRegion().GetEpoch()}
+				_, err = s.at(s.addrs[0]).Put(ctx, &storev1.PutRequest{Region: at, Key: []byte(key), Value: []byte(value)})
+			}
 		}
-		key := append(r.GetRegion().GetStartKey(), "k00x"...)
-		at := &storev1.RegionAt{RegionId: r.GetRegion().GetId(), Epoch: r.GetRegion().GetEpoch()}
-		if _, err := s.at(s.addrs[0]).Put(ctx, &storev1.PutRequest{Region: at, Key: key, Value: []byte("meanwhile")}); err != nil {
-			t.Fatal(err)
-		}
-		want[string(key)] = "meanwhile"
+		return key, err
+	}
+	key, err := led("meanwhile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want[key] = "meanwhile"
+	s.processes[0].Kill()
+	s.serve(0)
+	s.status(0, alone)
+	if _, err := led("too early"); reason.Of(err) != rootv1.Reason_REASON_RANGE_CHANGE_PENDING || !strings.Contains(err.Error(), "its registration") {
+		t.Errorf("before it has registered: %v", err)
 	}
 	s.Start(s.Roots())
 	s.status(0, func(st *storev1.StatusResponse) bool {

@@ -6,7 +6,8 @@
 // It promises: (1) File.Sync on success makes every completed WriteAt of the
 // file, and its size, durable; (2) names are durable only after SyncDir of
 // their directory; (3) errors come back as they are, nothing is retried;
-// (4) Lock is exclusive between processes that may write, and ends with the process.
+// (4) Lock is exclusive between processes that may write, and ends with the process;
+// it is on the directory itself, so that no file that is removed gives it up.
 //
 // What to sync when, and what a restart finds, is left to the caller.
 package disk
@@ -15,11 +16,22 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"syscall"
 )
 
-// ErrLocked is returned by FS.Lock when another process, or another holder in
-// this one, has the lock.
-var ErrLocked = errors.New("disk: lock is held elsewhere")
+var (
+	// ErrLocked is returned by FS.Lock when another process, or another holder in
+	// this one, has the lock.
+	ErrLocked = errors.New("disk: lock is held elsewhere")
+	// ErrMoved is returned by Lock.Held when the locked directory was moved or removed.
+	ErrMoved = errors.New("disk: the locked directory was moved or removed")
+)
+
+// NoRoom says that an operation failed for want of space: the file system is full, a
+// quota is used up, or a file may not be so large. What failed so may find room later.
+func NoRoom(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+}
 
 // FS is the part of a file system that durable code needs. Methods may be
 // called by many goroutines at once. Errors for missing and existing names
@@ -41,11 +53,19 @@ type FS interface {
 	Stat(name string) (Stat, error)
 	// SyncDir makes the names in a directory durable.
 	SyncDir(name string) error
-	// Lock takes an exclusive lock on a file that is made when missing. It
-	// does not wait: ErrLocked says that someone else has it. Closing what is
-	// returned gives it up. Of a file that may only be read it keeps those away
-	// who may write it, and no other readers.
-	Lock(name string) (io.Closer, error)
+	// Lock takes an exclusive lock on a directory. It does not wait: ErrLocked says
+	// that someone else has it. Closing what is returned gives it up. Of a directory
+	// that may only be read it keeps those away who may write it, and no other readers.
+	Lock(dir string) (Lock, error)
+}
+
+// Lock is held on a directory until it is closed.
+type Lock interface {
+	io.Closer
+	// Held returns nil while the name still leads to the locked directory, and
+	// ErrMoved when it leads to another one or nowhere: whoever goes on by the name
+	// writes where somebody else may have a lock of its own.
+	Held() error
 }
 
 // File is an open file. WriteAt and Sync of one file may overlap only when

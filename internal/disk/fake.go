@@ -3,7 +3,6 @@ package disk
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
@@ -101,7 +100,7 @@ type Fake struct {
 	trace    []Op
 	tracing  bool
 	fault    func(Op) Fault
-	locks    map[string]bool
+	locks    map[*node]bool
 	capacity int64
 	used     int64
 }
@@ -111,7 +110,7 @@ func NewFake(seed uint64) *Fake {
 	return &Fake{
 		rng:   rand.New(rand.NewPCG(seed, 0x5eed)),
 		root:  newDir(),
-		locks: map[string]bool{},
+		locks: map[*node]bool{},
 	}
 }
 
@@ -355,37 +354,51 @@ func (f *Fake) SyncDir(name string) error {
 }
 
 // Lock implements FS. The lock ends with a crash.
-func (f *Fake) Lock(name string) (io.Closer, error) {
+func (f *Fake) Lock(dir string) (Lock, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	boot := f.boot
-	err := f.doLocked(boot, Op{Kind: OpLock, Name: name}, func() error {
-		if f.locks[name] {
+	l := &fakeLock{fake: f, boot: f.boot, dir: dir}
+	err := f.doLocked(f.boot, Op{Kind: OpLock, Name: dir}, func() error {
+		l.node = f.lookupLocked(dir)
+		switch {
+		case l.node == nil || l.node.names == nil:
+			return fs.ErrNotExist
+		case f.locks[l.node]:
 			return ErrLocked
 		}
-		dir, base, err := f.parentLocked(name)
-		if err != nil {
-			return err
-		}
-		if dir.names[base] == nil {
-			dir.change(change{name: base, node: newFile()})
-		}
-		f.locks[name] = true
+		f.locks[l.node] = true
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", name, err)
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	return closerFunc(func() error {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if f.boot == boot {
-			delete(f.locks, name)
-		}
-		return nil
-	}), nil
+	return l, nil
 }
 
-type closerFunc func() error
+// fakeLock is a locked directory of a Fake.
+type fakeLock struct {
+	fake *Fake
+	boot int
+	dir  string
+	node *node
+}
 
-func (c closerFunc) Close() error { return c() }
+// Held implements Lock.
+func (l *fakeLock) Held() error {
+	l.fake.mu.Lock()
+	defer l.fake.mu.Unlock()
+	if l.fake.lookupLocked(l.dir) != l.node {
+		return ErrMoved
+	}
+	return nil
+}
+
+// Close implements Lock.
+func (l *fakeLock) Close() error {
+	l.fake.mu.Lock()
+	defer l.fake.mu.Unlock()
+	if l.fake.boot == l.boot {
+		delete(l.fake.locks, l.node)
+	}
+	return nil
+}

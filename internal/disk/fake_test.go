@@ -182,17 +182,33 @@ func TestFaults(t *testing.T) {
 
 func TestLock(t *testing.T) {
 	for name, f := range map[string]disk.FS{"fake": disk.NewFake(1), "os": disk.OS()} {
-		file := filepath.Join(t.TempDir(), "LOCK")
+		dir := filepath.Join(t.TempDir(), "work")
 		if name == "fake" {
-			file = "LOCK"
+			dir = "work"
 		}
-		lock, err := f.Lock(file)
+		if _, err := f.Lock(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("%s: lock of nothing: %v", name, err)
+		}
+		must(t, f.MkdirAll(dir, 0o700))
+		lock, err := f.Lock(dir)
 		must(t, err)
-		if _, err := f.Lock(file); !errors.Is(err, disk.ErrLocked) {
+		must(t, lock.Held())
+		if _, err := f.Lock(dir); !errors.Is(err, disk.ErrLocked) {
 			t.Fatalf("%s: second lock: %v", name, err)
 		}
+		must(t, f.Rename(dir, dir+".moved"))
+		if err := lock.Held(); !errors.Is(err, disk.ErrMoved) {
+			t.Fatalf("%s: moved: %v", name, err)
+		}
+		must(t, f.MkdirAll(dir, 0o700))
+		if err := lock.Held(); !errors.Is(err, disk.ErrMoved) {
+			t.Fatalf("%s: another one is there: %v", name, err)
+		}
+		if _, err := f.Lock(dir + ".moved"); !errors.Is(err, disk.ErrLocked) {
+			t.Fatalf("%s: lock of what was moved: %v", name, err)
+		}
 		must(t, lock.Close())
-		again, err := f.Lock(file)
+		again, err := f.Lock(dir + ".moved")
 		must(t, err)
 		must(t, again.Close())
 	}

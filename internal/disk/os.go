@@ -3,9 +3,9 @@ package disk
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,15 +60,26 @@ func (osFS) SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-func (osFS) Lock(name string) (io.Closer, error) {
-	how := unix.LOCK_EX
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, unix.EROFS) || errors.Is(err, fs.ErrPermission) {
-		how = unix.LOCK_SH // some file systems give the other one to writers only
-		f, err = os.Open(name)
+func (osFS) Lock(dir string) (Lock, error) {
+	l, err := flock(dir, dir, os.O_RDONLY)
+	if errors.Is(err, unix.EBADF) { // NFS locks only what is open for writing
+		l, err = flock(dir, filepath.Join(dir, "LOCK"), os.O_RDWR|os.O_CREATE)
 	}
 	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return l, nil
+}
+
+// flock locks a directory by what is at name, the directory itself or a file in it.
+func flock(dir, name string, flag int) (Lock, error) {
+	f, err := os.OpenFile(name, flag, 0o600)
+	if err != nil {
 		return nil, err
+	}
+	how := unix.LOCK_EX
+	if unix.Access(dir, unix.W_OK) != nil {
+		how = unix.LOCK_SH
 	}
 	for {
 		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
@@ -76,13 +87,28 @@ func (osFS) Lock(name string) (io.Closer, error) {
 			break
 		}
 	}
-	if err == nil {
-		return f, nil
-	}
-	if err == unix.EWOULDBLOCK {
+	switch err {
+	case nil:
+		return osLock{f}, nil
+	case unix.EWOULDBLOCK:
 		err = ErrLocked
 	}
-	return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), f.Close())
+	return nil, errors.Join(err, f.Close())
+}
+
+// osLock is a locked file or directory; its name is the one it was opened by.
+type osLock struct{ *os.File }
+
+func (l osLock) Held() error {
+	own, err := l.Stat()
+	if err != nil {
+		return err
+	}
+	there, err := os.Stat(l.Name())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(own, there) {
+		return ErrMoved
+	}
+	return err
 }
 
 // osFile is a real file.

@@ -298,27 +298,15 @@ func TestFailedSyncEndsTheProcess(t *testing.T) {
 	p.same()
 }
 
-// A peer whose disk is full stops with an error that says so; with space again
-// it starts and catches up.
+// A peer whose disk is full stops when its log has used up its room, with an error that
+// says so; with space again it starts and catches up.
 func TestFullDiskEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	p := newPeers(t)
-	dir := p.Workdir(0)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=80m"); err != nil {
-		t.Skipf("SKIPPED, AND NOT SHOWN: a full disk needs the right to mount: %v", err)
-	}
-	t.Cleanup(func() {
-		p.Kill(0)
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
-	})
+	p.onSmallDisk(0)
 	p.StartAll()
 	p.mustWrite(1, 0)
-	filler := filepath.Join(dir, "filler")
+	filler := filepath.Join(p.Workdir(0), "filler")
 	fill(t, filler)
 	full := p.Process(0)
 	for n := 0; full.Running() && n < 200; n++ { // more than fits; the others need not wait for it
@@ -336,6 +324,75 @@ func TestFullDiskEndsTheProcess(t *testing.T) {
 	}
 	p.Start(0)
 	p.same()
+}
+
+// The disks of all peers are full at once: none of them ends by a checkpoint, which can
+// wait; they start again on the full disks; with space again the checkpoint is written.
+func TestFullDisksEndNoPeerByACheckpoint(t *testing.T) {
+	t.Parallel()
+	p := newPeers(t)
+	p.RootPeerFlags = []string{"-checkpoint-entries", "100"}
+	for i := range 3 {
+		p.onSmallDisk(i)
+	}
+	p.StartAll()
+	p.mustWrite(20, 0)
+	fillers := func(do func(path string)) {
+		for i := range 3 {
+			do(filepath.Join(p.Workdir(i), "filler"))
+		}
+	}
+	fillers(func(path string) { fill(t, path) })
+	p.mustWrite(200, 0)
+	for i := range 3 {
+		p.Process(i).WaitLog("the disk has no room", patience)
+	}
+	for _, s := range p.status() {
+		if !strings.Contains(s.GetNoRoom(), "no space left on device") || s.GetCheckpointIndex() != 0 {
+			t.Errorf("root peer %d: no room %q, checkpoint at %d", s.GetNodeId(), s.GetNoRoom(), s.GetCheckpointIndex())
+		}
+	}
+	for i := range 3 {
+		p.Kill(i)
+	}
+	p.StartAll()
+	p.mustWrite(20, 0)
+	p.same()
+	fillers(func(path string) {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for i := range 3 {
+		p.Kill(i)
+		p.Start(i)
+		p.Process(i).WaitLog("checkpoint written", patience)
+	}
+	p.mustWrite(5, 0)
+	p.same()
+	for _, s := range p.status() {
+		if s.GetNoRoom() != "" || s.GetCheckpointIndex() == 0 {
+			t.Errorf("root peer %d: no room %q, checkpoint at %d", s.GetNodeId(), s.GetNoRoom(), s.GetCheckpointIndex())
+		}
+	}
+}
+
+// onSmallDisk gives a peer a disk of its own.
+func (p *peers) onSmallDisk(peer int) {
+	p.t.Helper()
+	dir := p.Workdir(peer)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=80m"); err != nil {
+		p.t.Skipf("SKIPPED, AND NOT SHOWN: a full disk needs the right to mount: %v", err)
+	}
+	p.t.Cleanup(func() {
+		p.Kill(peer)
+		if err := syscall.Unmount(dir, 0); err != nil {
+			p.t.Errorf("unmount: %v", err)
+		}
+	})
 }
 
 // fill takes all space of a file system.

@@ -216,6 +216,7 @@ func (p *Peer) build(identity storage.Identity, level uint32, peerLis net.Listen
 	}
 	serving := p.serverConfig()
 	serving.ClusterID, serving.Replica, serving.Log, serving.Peers = identity.ClusterID, rep, p.store, net
+	serving.NoRoom = func() string { return p.store.Shortage().Why }
 	srv, err := server.New(serving)
 	if err != nil {
 		return err

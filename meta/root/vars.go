@@ -36,6 +36,10 @@ type Vars struct {
 	RefusedMessages uint64 `json:"refused_messages"`
 	QueuedProposals int    `json:"queued_proposals"`
 	Stalled         bool   `json:"stalled"`
+	// NoRoom is what the peer does without because its disk has no room for it; Dropped
+	// counts how often something was, since the start.
+	NoRoom  string `json:"no_room"`
+	Dropped uint64 `json:"no_room_dropped"`
 
 	TenureEra    uint64 `json:"tenure_era"`
 	TenureHolder string `json:"tenure_holder"`
@@ -75,6 +79,8 @@ func (p *Peer) Vars() any {
 	if p.cfg.Join {
 		out.Role = "joining"
 	}
+	short := p.store.Shortage()
+	out.NoRoom, out.Dropped = short.Why, short.Count
 	rep, net, srv := p.parts()
 	if rep == nil {
 		return out

@@ -156,6 +156,7 @@ func (n *node) start() {
 	if n.host, err = host.Open(host.Config{Self: n.self, Disk: n.disk, Root: n.w, Peers: n.w}); err != nil {
 		n.w.t.Fatal(err)
 	}
+	n.host.Serve()
 	n.ended = func() {}
 }
 

@@ -16,7 +16,10 @@
 //     the writer named: behind a change of the region an old epoch writes nothing.
 //  4. A change of a region is the root's before it is the catalog's. A crash between the
 //     two heals: what is rooted comes again with the watch.
-//  5. Without coordinators everything is served that was led when they were last heard.
+//  5. Nothing is served before Serve: a process cannot know from its folder alone whether
+//     it is the one that speaks for the store, or runs on a copy. Behind it, without
+//     coordinators, everything is served that was led when they were last heard. What was
+//     admitted before Suspend or End and not answered yet is not answered as done.
 //
 // It leaves to others: who may call (store/server), and telling coordinators (package
 // store).
@@ -127,6 +130,49 @@ type Host struct {
 
 	mu      sync.RWMutex
 	regions map[rooted.RegionID]*hosted // guarded by mu
+	// closed is why nothing is served, nil while it is, ended that it stays so; guarded by mu.
+	closed error
+	ended  bool
+}
+
+// errNotRegistered is why a host serves nothing before Serve.
+var errNotRegistered = &reason.Error{Detail: &rootv1.ErrorDetail{
+	Reason: rootv1.Reason_REASON_RANGE_CHANGE_PENDING, RetryAfterMillis: retryAfterMillis,
+	Message: "the store has started and serves nothing before a coordinator has answered its registration: try again",
+}}
+
+// Serve has the regions served: this process is registered as the store.
+func (h *Host) Serve() {
+	h.mu.Lock()
+	if !h.ended {
+		h.closed = nil
+	}
+	h.mu.Unlock()
+	h.settleSoon()
+}
+
+// Suspend has nothing served until the next Serve: the registration is over.
+func (h *Host) Suspend() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ended {
+		h.closed = errNotRegistered
+	}
+}
+
+// End has nothing served any more: another process speaks for the store.
+func (h *Host) End() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	h.closed = reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "another process runs as %s: ask a coordinator where it is", h.cfg.Self)
+}
+
+// open returns why nothing is served; nil: it is.
+func (h *Host) open() error {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.closed
 }
 
 // Open reads the recovery catalog.
@@ -142,7 +188,7 @@ func Open(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{cfg: cfg, workdir: string(identity.GetId()), unsettled: make(chan struct{}, 1), regions: map[rooted.RegionID]*hosted{}}
+	h := &Host{cfg: cfg, workdir: string(identity.GetId()), unsettled: make(chan struct{}, 1), regions: map[rooted.RegionID]*hosted{}, closed: errNotRegistered}
 	for _, record := range records {
 		r := &hosted{
 			region: rooted.RegionFromProto(record.GetRegion()), arrived: record.GetArrived(),

@@ -216,6 +216,7 @@ func refusing(t *testing.T, w *world) *host.Host {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.Serve()
 	return h
 }
 
@@ -513,4 +514,46 @@ func TestN56OlderWorkdir(t *testing.T) {
 	one.hear()
 	_, err = one.host.Get(at(w.rooted(1)), []byte("a"))
 	want(t, err, rootv1.Reason_REASON_NOT_FOUND)
+}
+
+// A process that has not registered, or is said to have failed, serves nothing of what it
+// leads and asks the root for nothing; one that is not the store any more does not answer
+// a write as done that was on its way.
+func TestOnlyARegisteredProcessServes(t *testing.T) {
+	w := newWorld(t, 1)
+	one := w.hosts["store-1"]
+	r := w.region(1, "", "", "store-1")
+	one.put(r, "a", "1")
+	refused := func(what string, reason rootv1.Reason) {
+		t.Helper()
+		_, err := one.host.Put(at(r), []byte("a"), []byte("2"), nil)
+		want(t, err, reason)
+		_, err = one.host.Get(at(r), []byte("a"))
+		want(t, err, reason)
+		_, _, err = one.host.Scan(at(r), nil, nil, 0)
+		want(t, err, reason)
+		_, _, err = one.host.Split(t.Context(), at(r), []byte("k"))
+		want(t, err, reason)
+		if t.Failed() {
+			t.Fatal(what)
+		}
+	}
+	one.host.Suspend()
+	refused("it is said to have failed", rootv1.Reason_REASON_RANGE_CHANGE_PENDING)
+	one.host.Serve()
+	one.wantValue(r, "a", "1")
+	one.stop()
+	var err error
+	if one.disk, err = local.Open(one.dir, one.id); err != nil {
+		t.Fatal(err)
+	}
+	if one.host, err = host.Open(host.Config{Self: one.self, Disk: one.disk, Root: w, Peers: w}); err != nil {
+		t.Fatal(err)
+	}
+	refused("it has not registered", rootv1.Reason_REASON_RANGE_CHANGE_PENDING)
+	one.host.Serve()
+	one.wantValue(r, "a", "1")
+	one.host.End()
+	one.host.Serve() // an answer that comes late
+	refused("another process is the store", rootv1.Reason_REASON_MEMBER_RETIRED)
 }

@@ -19,7 +19,7 @@ const (
 )
 
 // Run claims regions that have no data anywhere, and finds out what became of leads that
-// were handed over, until ctx ends or the disk fails.
+// were handed over, until ctx ends or the disk fails. Before Serve it asks for nothing.
 func (h *Host) Run(ctx context.Context) error {
 	pause := settleMin
 	timer := time.NewTimer(0)
@@ -48,7 +48,7 @@ func (h *Host) settle(ctx context.Context) (open bool) {
 	for _, r := range h.inOrder() {
 		h.mu.Lock()
 		role := r.role
-		mine := !r.busy && h.regions[r.region.ID] == r && (role == Claiming || role == HandingOver)
+		mine := h.closed == nil && !r.busy && h.regions[r.region.ID] == r && (role == Claiming || role == HandingOver)
 		if mine {
 			r.busy = true
 		}

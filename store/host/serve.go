@@ -30,6 +30,8 @@ func (h *Host) judge(r *hosted, at *storev1.RegionAt, write bool) error {
 		return e
 	}
 	switch {
+	case h.closed != nil && r.leads():
+		return h.closed
 	case r.role == Leading, r.role == Copying && !write:
 		return nil
 	case r.role == Following:
@@ -117,12 +119,18 @@ func (h *Host) write(at *storev1.RegionAt, w local.Write) (local.Written, error)
 		e := reason.New(rootv1.Reason_REASON_OVERLOADED, "%v: try again", err)
 		e.Detail.Limit, e.Detail.RetryAfterMillis = local.MaxWaiting, retryAfterMillis
 		return written, e
+	case errors.Is(err, local.ErrNoRoom):
+		return written, reason.New(rootv1.Reason_REASON_CAPACITY_EXCEEDED, "%s: %v", h.cfg.Self, err)
 	case err != nil:
 		return written, err
 	case written.Mismatch:
 		e := reason.New(rootv1.Reason_REASON_VERSION_STALE, "the key has version %d, not %d: read it again", written.Version, *w.Expected)
 		e.Detail.KeyVersion = written.Version
 		return written, e
+	}
+	if err := h.open(); err != nil && written.Done {
+		// Another process on another folder may have been asked for the key meanwhile.
+		return local.Written{}, reason.New(rootv1.Reason_REASON_OUTCOME_UNKNOWN, "the write is in a folder that is the store's no longer, or was not: %v", err)
 	}
 	if r := h.find(rooted.RegionID(at.GetRegionId())); r != nil {
 		r.count(&w, &written)

@@ -148,6 +148,8 @@ func (h *Host) mayImport(from rooted.MemberID, sent *rooted.Region) (*hosted, er
 	r := h.regions[sent.ID]
 	at := &storev1.RegionAt{RegionId: uint64(sent.ID), Epoch: sent.Epoch.Proto()}
 	switch {
+	case h.closed != nil:
+		return nil, h.closed
 	case r == nil || r.region.Epoch != sent.Epoch:
 		return nil, h.judge(r, at, true)
 	case r.role != Following:

@@ -5,8 +5,11 @@
 // what is true of regions the root decides. It owns the file and judges nothing that
 // is about regions. It promises:
 //
-//  1. What a change returned for is on disk, all of it or, behind an error, none of it.
-//  2. A workdir is of one store, cluster and keyspace: another one is refused, by name.
+//  1. What a change returned for is on disk, all of it or, behind an error, none of it. One
+//     that finds no room on the disk is refused with ErrNoRoom, and others may follow.
+//  2. A workdir is of one store, cluster and keyspace: another one is refused, by name. One
+//     process uses it: the lock is on the folder itself, and a folder that was moved or
+//     removed is not written any more.
 //  3. A file that is cut short, damaged or somebody else's is refused with its name, and
 //     not changed. Records and values carry checksums: damage is never answered as data.
 //  4. The version of a key rises with every change of it, also behind a delete.
@@ -19,6 +22,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -26,6 +30,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/disk"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
@@ -52,9 +57,13 @@ var (
 // ErrDamaged is the cause of errors about bytes that are not what was written.
 var ErrDamaged = errors.New("damaged: restore this folder, or give the store an empty one and publish its regions anew; nothing was changed")
 
+// ErrNoRoom refuses a change because the disk is full: nothing was changed.
+var ErrNoRoom = errors.New("the disk is full: make room")
+
 // Disk is an open workdir. Its methods may overlap.
 type Disk struct {
 	path   string
+	lock   disk.Lock
 	db     *bbolt.DB
 	writes commits
 	// broken is why a commit failed. What the kernel made of its bytes nobody knows, so
@@ -68,28 +77,49 @@ func Open(dir string, storeID uint64) (*Disk, error) {
 	if err := os.MkdirAll(dir, dirPerm); err != nil {
 		return nil, fmt.Errorf("make workdir: %w", err)
 	}
-	switch _, err := os.Stat(path); {
-	case errors.Is(err, os.ErrNotExist):
-		if err := create(dir, path, storeID); err != nil {
-			return nil, err
-		}
-	case err != nil:
+	lock, err := disk.OS().Lock(dir)
+	if errors.Is(err, disk.ErrLocked) {
+		return nil, inUse(dir)
+	} else if err != nil {
 		return nil, fmt.Errorf("open workdir: %w", err)
 	}
-	db, err := openFile(path)
-	if err != nil {
-		return nil, err
-	}
-	d := &Disk{path: path, db: db}
-	d.writes.db = d
-	if err := d.check(storeID); err != nil {
-		return nil, errors.Join(err, db.Close())
+	d := &Disk{path: path, lock: lock}
+	if err := d.open(dir, storeID); err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
+func (d *Disk) open(dir string, storeID uint64) error {
+	path := d.path
+	switch _, err := os.Stat(path); {
+	case errors.Is(err, os.ErrNotExist):
+		if err := create(dir, path, storeID); err != nil {
+			return err
+		}
+	case err != nil:
+		return fmt.Errorf("open workdir: %w", err)
+	}
+	var err error
+	if d.db, err = openFile(path); err != nil {
+		return err
+	}
+	d.writes.db = d
+	return d.check(storeID)
+}
+
 // Close ends it. Nothing else may be under way.
-func (d *Disk) Close() error { return d.db.Close() }
+func (d *Disk) Close() error {
+	var err error
+	if d.db != nil {
+		err = d.db.Close()
+	}
+	return errors.Join(err, d.lock.Close())
+}
+
+func inUse(what string) error {
+	return fmt.Errorf("%s is in use: another process has this workdir; stop it or choose another folder", what)
+}
 
 // create makes the file beside its place, whole, and puts it there: a crash leaves
 // either no file or one that can be opened.
@@ -155,7 +185,7 @@ func openFile(path string) (db *bbolt.DB, err error) {
 	})
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
-		return nil, fmt.Errorf("%s is in use: another process has this workdir; stop it or choose another folder", path)
+		return nil, inUse(path)
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err, berrors.ErrVersionMismatch):
 		return nil, fmt.Errorf("%s is no store's file (%v): %w", path, err, ErrDamaged)
 	case err != nil:
@@ -300,6 +330,9 @@ func (d *Disk) update(f func(*bbolt.Tx) error) error {
 	if why := d.broken.Load(); why != nil {
 		return *why
 	}
+	if err := d.lock.Held(); err != nil {
+		return d.fail(err)
+	}
 	var refused error
 	err := guard(func() error {
 		return d.db.Update(func(tx *bbolt.Tx) error {
@@ -310,6 +343,16 @@ func (d *Disk) update(f func(*bbolt.Tx) error) error {
 	if err == nil || refused != nil {
 		return d.named(err)
 	}
+	// bbolt writes pages that nothing leads to, and then the one that leads to them, which
+	// has its place: a page that finds none has changed nothing.
+	if page, ok := errors.AsType[*fs.PathError](err); ok && page.Op == "write" && disk.NoRoom(err) {
+		return fmt.Errorf("%w (%v)", ErrNoRoom, err)
+	}
+	return d.fail(err)
+}
+
+// fail has nothing written any more.
+func (d *Disk) fail(err error) error {
 	err = fmt.Errorf("write %s: %w", d.path, err)
 	d.broken.CompareAndSwap(nil, &err)
 	return err

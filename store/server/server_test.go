@@ -36,6 +36,7 @@ func serve(t *testing.T) (storev1.StoreClient, *rootv1.Region) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.Serve()
 	region := &rootv1.Region{
 		Id: 1, KeyspaceId: 1, Revision: 1, Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1},
 		Owners: []*rootv1.Owner{{MemberId: "store-2"}, {MemberId: "store-1"}},

@@ -165,7 +165,7 @@ func (o *options) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(o.folder, 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(o.folder, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.Open(o.folder) // The folder itself: a file in it may be removed.
 	if err != nil {
 		return nil, err
 	}

@@ -51,6 +51,10 @@ type checkpoints struct {
 	// entries and bytes applied since the last checkpoint began.
 	entries, bytes uint64
 	writing        bool
+	// dropped says that the disk had no room for the last one; the next is tried at
+	// the tick retryAt.
+	dropped bool
+	retryAt uint64
 	// at is the applied index, total the bytes applied since the start; marks
 	// are earlier values of both, oldest first, to find what RetainBytes covers.
 	at, total uint64
@@ -103,6 +107,9 @@ func (c *Core) nextCheckpoint() *CheckpointTask {
 	if k.writing || c.state.Cluster() == nil || !c.checkpointDue() && !c.peersChanged() {
 		return nil
 	}
+	if k.dropped && c.ticks < k.retryAt {
+		return nil
+	}
 	k.writing, k.entries, k.bytes = true, 0, 0
 	st := c.state.Fork()
 	token := st.Token()
@@ -117,6 +124,9 @@ func (c *Core) nextCheckpoint() *CheckpointTask {
 // what is written grows with what changes and not with what is there.
 func (c *Core) checkpointDue() bool {
 	k := &c.cut
+	if k.dropped {
+		return true
+	}
 	if k.entries < k.every && k.bytes < k.everyBytes {
 		return false
 	}
@@ -130,6 +140,9 @@ const (
 	checkpointShare = 4
 	// checkpointMost bounds that, in CheckpointBytes: a restart applies the log again.
 	checkpointMost = 4
+	// checkpointRetryTicks is the time until a checkpoint that found no room is tried
+	// again, 30 s in production: until it fails it takes the room that there is.
+	checkpointRetryTicks = 600
 )
 
 // peersChanged says that no checkpoint knows the present root peers. One is due
@@ -145,9 +158,14 @@ func (c *Core) peersChanged() bool {
 // checkpointed drops the log behind a durable checkpoint, keeping a window for
 // tail readers and slow peers.
 func (c *Core) checkpointed(done *Checkpointed) error {
-	c.cut.writing = false
+	c.cut.writing, c.cut.dropped = false, false
 	if errors.Is(done.Err, storage.ErrOutdated) {
 		// A leader's checkpoint was installed meanwhile.
+		return nil
+	}
+	if errors.As(done.Err, new(*storage.NoRoomError)) {
+		// The log keeps what the checkpoint would have allowed to drop.
+		c.cut.dropped, c.cut.retryAt = true, c.ticks+checkpointRetryTicks
 		return nil
 	}
 	if done.Err != nil {

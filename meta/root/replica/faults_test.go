@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -314,6 +315,46 @@ func TestSlowCheckpoint(t *testing.T) {
 	l.take(replica.Input{Checkpointed: &replica.Checkpointed{Meta: l.tasks[1].Meta, Err: errDisk}})
 	if !errors.Is(l.err, errDisk) {
 		t.Fatalf("error %v", l.err)
+	}
+}
+
+// A checkpoint that found no room ends nothing: the log is kept, writes go on, and it is
+// tried again some time later, at the position of then.
+func TestACheckpointWithoutRoomIsTriedAgain(t *testing.T) {
+	c := newCluster(t, 1, smallCheckpoints)
+	l := c.elect()
+	l.hold = true
+	propose30 := func() {
+		for i := range 30 {
+			l.turn(0, propose(t, fmt.Sprintf("c%d-%d", l.view.Applied, i)))
+		}
+	}
+	propose30()
+	full := &storage.NoRoomError{Op: "write a checkpoint", Err: syscall.ENOSPC}
+	l.take(replica.Input{Checkpointed: &replica.Checkpointed{Meta: l.tasks[0].Meta, Err: full}})
+	propose30()
+	if l.err != nil || len(l.tasks) != 1 || l.view.FirstIndex != 1 {
+		t.Fatalf("error %v, %d tasks, log from %d", l.err, len(l.tasks), l.view.FirstIndex)
+	}
+	for ticks := 0; len(l.tasks) == 1; ticks++ {
+		if ticks > 10_000 {
+			t.Fatal("it is never tried again")
+		}
+		l.turn(1)
+	}
+	again := l.tasks[1]
+	if again.Meta.Index <= l.tasks[0].Meta.Index+20 {
+		t.Errorf("the one at %d is tried again", again.Meta.Index)
+	}
+	l.take(replica.Input{Checkpointed: again.Write(l.log, func() error { return nil })})
+	if l.err != nil || l.view.Checkpoint.Index != again.Meta.Index || l.view.FirstIndex == 1 {
+		t.Errorf("error %v, checkpoint at %d, log from %d", l.err, l.view.Checkpoint.Index, l.view.FirstIndex)
+	}
+	for range 2 * 600 { // nothing new: none is due
+		l.turn(1)
+	}
+	if len(l.tasks) != 2 {
+		t.Errorf("%d tasks", len(l.tasks))
 	}
 }
 

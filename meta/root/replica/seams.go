@@ -38,8 +38,9 @@ type Log interface {
 // while the log is appended to.
 type Checkpoints interface {
 	// WriteCheckpoint makes a checkpoint of the records durable and current.
-	// storage.ErrOutdated: a newer one is current already. Any other error that
-	// is not of records is final.
+	// storage.ErrOutdated: a newer one is current already. *storage.NoRoomError: it
+	// was dropped, because the disk is full. Any other error that is not of records is
+	// final.
 	WriteCheckpoint(meta storage.CheckpointMeta, records func(yield func([]byte) error) error) error
 	// ReadCheckpoint streams the current checkpoint: packed records, fn's to keep.
 	ReadCheckpoint(fn func(packed []byte) error) (storage.CheckpointMeta, error)

@@ -120,6 +120,7 @@ func (s *Server) Status(context.Context, *rootv1.StatusRequest) (*rootv1.StatusR
 		FeatureLevel: st.FeatureLevel(), SupportedFeatureLevel: s.cfg.Peers.FeatureLevel(s.cfg.NodeID),
 		Settings: st.Settings(), Keyspaces: uint64(st.KeyspaceCount()), Coordinators: uint64(st.CoordinatorCount()), TailReaders: uint64(s.readerCount()),
 		Channel: s.cfg.channel().Kind(), CertificateEndsUnixSeconds: s.cfg.channel().Ends(),
+		NoRoom: s.cfg.NoRoom(),
 	}
 	if v.Leader != 0 {
 		out.LeaderAddress = s.address(v.Leader)

@@ -34,6 +34,9 @@ type Config struct {
 	Clock clock.Clock
 	// Stats counts RPCs. Nil: counters of the server's own.
 	Stats *rpcstats.Stats
+	// NoRoom is what the peer does without because its disk is full, as Status tells it.
+	// Nil: nothing.
+	NoRoom func() string
 	// Logger hears of readers that are cut. Nil: nothing is logged.
 	Logger hclog.Logger
 	// Access judges callers by their certificates. Nil: there are none, and everybody
@@ -102,6 +105,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
+	}
+	if c.NoRoom == nil {
+		c.NoRoom = func() string { return "" }
 	}
 	if c.Stats == nil {
 		c.Stats = rpcstats.New()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -31,8 +32,12 @@ const (
 // bbolt's data pages carry no checksum, and it takes an older meta page
 // silently when the newer one is spoilt. Therefore: one record holds
 // everything, so that a key cannot vanish alone; each Put commits twice, so
-// that both meta pages lead to it; and each open copies the record into a new
-// file, so that a spoilt free list is never written with.
+// that both meta pages lead to it; there is no free list on the disk; and a file
+// with anything in it that bbolt would follow and that is not as it should be is
+// copied into a new one before it is written.
+//
+// A full disk must not end a peer whose log has room. Therefore a file that is
+// as it should be is opened as it is, and a new one has all of its blocks.
 type boltRegisters struct {
 	db *bbolt.DB
 
@@ -46,25 +51,48 @@ type boltRegisters struct {
 // OpenBolt opens the registers in a bbolt file and makes it when missing; the
 // file is durable on return. *LockedError, *DamageError.
 func OpenBolt(path string) (Registers, error) {
-	values, err := ReadBolt(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		values, err = map[string][]byte{}, nil
+	r := &boltRegisters{putting: newToken()}
+	b, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		r.values = map[string][]byte{}
+	case err != nil:
+		return nil, err
+	default:
+		if r.values, err = readBolt(path, b); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.Remove(path + ".tmp"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if (boltFile{path: path, b: b}).sound() {
+		return r, r.open(path)
+	}
+	return r, r.create(path)
+}
+
+func (r *boltRegisters) open(path string) (err error) {
+	r.db, err = bbolt.Open(path, filePerm, &bbolt.Options{Timeout: boltLockTimeout, PageSize: boltPageSize, NoFreelistSync: true})
+	if errors.Is(err, berrors.ErrTimeout) {
+		return &LockedError{Dir: filepath.Dir(path), Err: err}
 	}
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("open %s: %w", path, err)
 	}
+	return nil
+}
+
+// create puts a new file with the values in the place of what is at path.
+func (r *boltRegisters) create(path string) error {
 	tmp := path + ".tmp"
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+	if err := r.open(tmp); err != nil {
+		return err
 	}
-	r := &boltRegisters{values: values, putting: newToken()}
-	if r.db, err = bbolt.Open(tmp, filePerm, &bbolt.Options{Timeout: boltLockTimeout, PageSize: boltPageSize}); err != nil {
-		if errors.Is(err, berrors.ErrTimeout) {
-			return nil, &LockedError{Dir: filepath.Dir(path), Err: err}
-		}
-		return nil, fmt.Errorf("open %s: %w", tmp, err)
+	err := r.Put(nil)
+	if err == nil {
+		err = allocate(tmp)
 	}
-	err = r.Put(nil)
 	// A crash before the rename is durable finds the old file; both hold the same.
 	if err == nil {
 		err = os.Rename(tmp, path)
@@ -73,9 +101,31 @@ func OpenBolt(path string) (Registers, error) {
 		err = disk.OS().SyncDir(filepath.Dir(path))
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.db.Close())
+		return errors.Join(err, r.db.Close())
 	}
-	return r, nil
+	return nil
+}
+
+// allocate gives a bbolt file the blocks that it has only the size for, behind the
+// pages in use.
+func allocate(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	meta, ok := (boltFile{path: path, b: b}).newestMeta()
+	if !ok {
+		return fmt.Errorf("%s: neither meta page is valid", path)
+	}
+	if err := fillZeros(f, int64(meta.pages*boltPageSize), int64(len(b))); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 func (r *boltRegisters) Get(key string) ([]byte, error) {
@@ -178,6 +228,7 @@ const (
 	boltElementBytes = 16
 	boltBucketBytes  = 16
 	boltIsBucket     = 1
+	boltNoFreelist   = 1<<64 - 1
 )
 
 // ReadBolt reads all registers of a bbolt file, changes nothing and takes no
@@ -187,6 +238,10 @@ func ReadBolt(path string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return readBolt(path, b)
+}
+
+func readBolt(path string, b []byte) (map[string][]byte, error) {
 	f := boltFile{path: path, b: b}
 	record, at, err := f.record()
 	if err != nil {
@@ -210,11 +265,11 @@ func (f boltFile) damage(at int64, what string) error {
 
 // record returns the record's bytes and where they are.
 func (f boltFile) record() ([]byte, int64, error) {
-	root, err := f.rootPage()
-	if err != nil {
-		return nil, 0, err
+	meta, ok := f.newestMeta()
+	if !ok {
+		return nil, 0, f.damage(0, "neither meta page is valid")
 	}
-	page, at, err := f.page(root)
+	page, at, err := f.page(meta.root)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -234,30 +289,76 @@ func (f boltFile) record() ([]byte, int64, error) {
 	return f.find(page, at, boltKey, 0)
 }
 
-// rootPage takes the newer valid meta page; each Put leaves both leading to
+// sound says that all that bbolt follows is as this package writes it: no free list, a
+// root page of one bucket, and in it, or on a page of its own, one record.
+func (f boltFile) sound() bool {
+	meta, ok := f.newestMeta()
+	if !ok || meta.freelist != boltNoFreelist || meta.pages > uint64(len(f.b)/boltPageSize) {
+		return false
+	}
+	page, at, err := f.page(meta.root)
+	if err != nil || !soundLeaf(page, meta.root, boltBucket, boltIsBucket) {
+		return false
+	}
+	bucket, _, err := f.find(page, at, boltBucket, boltIsBucket)
+	if err != nil || len(bucket) < boltBucketBytes {
+		return false
+	}
+	id := binary.LittleEndian.Uint64(bucket)
+	page = bucket[boltBucketBytes:]
+	if id != 0 {
+		if page, _, err = f.page(id); err != nil || id == meta.root {
+			return false
+		}
+	}
+	return soundLeaf(page, id, boltKey, 0)
+}
+
+// soundLeaf says that a page is a leaf of one element, which begins where bbolt puts it,
+// and takes no more pages than it needs.
+func soundLeaf(page []byte, id uint64, key string, flags uint32) bool {
+	const head = boltPageHeader + boltElementBytes
+	if len(page) < head {
+		return false
+	}
+	u32 := func(at int) uint64 { return uint64(binary.LittleEndian.Uint32(page[at:])) }
+	end := head + u32(boltPageHeader+8) + u32(boltPageHeader+12)
+	return binary.LittleEndian.Uint64(page) == id && binary.LittleEndian.Uint16(page[8:]) == boltLeaf && binary.LittleEndian.Uint16(page[10:]) == 1 &&
+		u32(boltPageHeader) == uint64(flags) && u32(boltPageHeader+4) == boltElementBytes && u32(boltPageHeader+8) == uint64(len(key)) &&
+		end <= uint64(len(page)) && u32(12) == end/boltPageSize && string(page[head:][:len(key)]) == key
+}
+
+// boltMeta is what a valid meta page says.
+type boltMeta struct {
+	root, freelist, pages, transaction uint64
+}
+
+// meta returns what a meta page says, nil when it is not valid.
+func (f boltFile) meta(number int) *boltMeta {
+	at := number * boltPageSize
+	if at+boltPageHeader+boltMetaBytes > len(f.b) {
+		return nil
+	}
+	m := f.b[at+boltPageHeader:][:boltMetaBytes]
+	sum := fnv.New64a()
+	sum.Write(m[:56])
+	u64 := func(at int) uint64 { return binary.LittleEndian.Uint64(m[at:]) }
+	if binary.LittleEndian.Uint32(m) != boltMagic || binary.LittleEndian.Uint32(m[4:]) != boltVersion ||
+		binary.LittleEndian.Uint32(m[8:]) != boltPageSize || u64(56) != sum.Sum64() {
+		return nil
+	}
+	return &boltMeta{root: u64(16), freelist: u64(32), pages: u64(40), transaction: u64(48)}
+}
+
+// newestMeta takes the newer valid meta page; each Put leaves both leading to
 // the same record.
-func (f boltFile) rootPage() (uint64, error) {
-	var root, newest uint64
-	found := false
-	for at := 0; at <= boltPageSize; at += boltPageSize {
-		if at+boltPageHeader+boltMetaBytes > len(f.b) {
-			break
-		}
-		m := f.b[at+boltPageHeader:][:boltMetaBytes]
-		sum := fnv.New64a()
-		sum.Write(m[:56])
-		if binary.LittleEndian.Uint32(m) != boltMagic || binary.LittleEndian.Uint32(m[4:]) != boltVersion ||
-			binary.LittleEndian.Uint32(m[8:]) != boltPageSize || binary.LittleEndian.Uint64(m[56:]) != sum.Sum64() {
-			continue
-		}
-		if tx := binary.LittleEndian.Uint64(m[48:]); !found || tx > newest {
-			root, newest, found = binary.LittleEndian.Uint64(m[16:]), tx, true
+func (f boltFile) newestMeta() (newest boltMeta, ok bool) {
+	for number := range 2 {
+		if m := f.meta(number); m != nil && (!ok || m.transaction > newest.transaction) {
+			newest, ok = *m, true
 		}
 	}
-	if !found {
-		return 0, f.damage(0, "neither meta page is valid")
-	}
-	return root, nil
+	return newest, ok
 }
 
 func (f boltFile) page(id uint64) ([]byte, int64, error) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync/atomic"
 
 	"github.com/nokv/nokv/internal/disk"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -25,9 +26,15 @@ type fileWriter struct {
 	// flush sends full buffers to the disk as they come, so that no single sync
 	// is long enough to hold up those of the log.
 	flush bool
+	// crowded says that the log needs the room; nil: nobody does.
+	crowded *atomic.Bool
 }
 
 func (w *fileWriter) Write(b []byte) (int, error) {
+	if w.crowded != nil && w.crowded.Load() {
+		w.err = errCrowded
+		return 0, w.err
+	}
 	n, err := w.file.WriteAt(b, w.off)
 	w.off += int64(n)
 	if err == nil && w.flush && len(b) >= copyBuffer {
@@ -136,27 +143,21 @@ func (s *Storage) Checkpoint() (CheckpointMeta, bool) {
 // caller's again when yield returns. The entry it ends with must be in the log, and
 // committed. It runs concurrently with Append; a second one waits. An error
 // of records is returned as it is and changes nothing. ErrOutdated: the
-// current one is as new.
+// current one is as new. *NoRoomError: the disk has no room for it; the current
+// one stays, or the new one is current and the log is kept as if it were not.
 func (s *Storage) WriteCheckpoint(meta CheckpointMeta, records func(yield func([]byte) error) error) error {
 	s.writing.take()
 	defer s.writing.give()
-	if err := s.usable(); err != nil {
+	if err := s.inPlace(); err != nil {
 		return err
 	}
 	if err := s.checkNewer(meta); err != nil {
 		return err
 	}
 	name := s.path(checkpointTmp)
-	f, err := s.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, filePerm)
+	meta, digest, err := s.createCheckpoint(name, meta, records)
 	if err != nil {
-		return s.fail("create "+name, err)
-	}
-	meta, digest, err := s.fillCheckpoint(f, meta, records)
-	if closeErr := f.Close(); err == nil && closeErr != nil {
-		err = s.fail("close "+name, closeErr)
-	}
-	if err != nil {
-		return s.discard(name, err)
+		return err
 	}
 	// A crash from here on finds the old checkpoint, and removes the new one.
 	s.maintain.take()
@@ -164,7 +165,33 @@ func (s *Storage) WriteCheckpoint(meta CheckpointMeta, records func(yield func([
 	if current, ok := s.Checkpoint(); ok && current.Index >= meta.Index {
 		return s.discard(name, ErrOutdated)
 	}
-	return s.publish(name, meta, digest)
+	renamed, err := s.publish(name, meta, digest)
+	switch {
+	case !renamed:
+		return s.discard(name, err)
+	case err == nil:
+		s.found(forCheckpoint)
+	}
+	return err
+}
+
+// createCheckpoint makes a file of a whole checkpoint, durable but for its name. An error
+// leaves none.
+func (s *Storage) createCheckpoint(name string, meta CheckpointMeta, records func(yield func([]byte) error) error) (CheckpointMeta, uint32, error) {
+	s.filling.take()
+	defer s.filling.give()
+	f, err := s.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, filePerm)
+	if err != nil {
+		return meta, 0, s.discard(name, s.drop("create "+name, err))
+	}
+	meta, digest, err := s.fillCheckpoint(f, meta, records)
+	if closeErr := f.Close(); err == nil && closeErr != nil {
+		err = s.drop("close "+name, closeErr)
+	}
+	if err != nil {
+		err = s.discard(name, err)
+	}
+	return meta, digest, err
 }
 
 // checkNewer refuses a checkpoint that the log does not lead to.
@@ -181,29 +208,29 @@ func (s *Storage) checkNewer(meta CheckpointMeta) error {
 }
 
 func (s *Storage) fillCheckpoint(f disk.File, meta CheckpointMeta, records func(yield func([]byte) error) error) (CheckpointMeta, uint32, error) {
-	out := &fileWriter{file: f, flush: true}
+	out := &fileWriter{file: f, flush: true, crowded: &s.crowded}
 	w, err := newCheckpointWriter(out, meta)
 	if err != nil {
-		return meta, 0, s.fail("write a checkpoint", err)
+		return meta, 0, s.drop("write a checkpoint", err)
 	}
 	err = records(func(r []byte) error {
 		encode, disk := w.add(r)
 		if disk != nil {
-			return s.fail("write a checkpoint", disk)
+			return s.drop("write a checkpoint", disk)
 		}
 		return encode
 	})
 	if out.err != nil {
-		return meta, 0, s.fail("write a checkpoint", out.err)
+		return meta, 0, s.drop("write a checkpoint", out.err)
 	}
 	if err != nil {
 		return meta, 0, err
 	}
 	if err := w.finish(); err != nil {
-		return meta, 0, s.fail("write a checkpoint", err)
+		return meta, 0, s.drop("write a checkpoint", err)
 	}
 	if err := f.Sync(); err != nil {
-		return meta, 0, s.fail("sync a checkpoint", err)
+		return meta, 0, s.drop("sync a checkpoint", err)
 	}
 	meta.Records, meta.Bytes = w.records, w.bytes
 	return meta, w.chain, nil
@@ -214,29 +241,40 @@ func (s *Storage) discard(name string, err error) error {
 	if s.failed.Load() != nil {
 		return err
 	}
-	if removeErr := s.fs.Remove(name); removeErr != nil && !errors.Is(removeErr, fs.ErrNotExist) {
+	removeErr := s.fs.Remove(name)
+	switch {
+	case removeErr == nil, errors.Is(removeErr, fs.ErrNotExist):
+	case disk.NoRoom(removeErr):
+		s.lacked(forCheckpoint, "remove "+name, removeErr) // The next one is written over it.
+	default:
 		return errors.Join(err, s.fail("remove "+name, removeErr))
 	}
 	return err
 }
 
 // publish makes a synced file the current checkpoint. The maintain token is held.
-func (s *Storage) publish(name string, meta CheckpointMeta, digest uint32) error {
+// Renamed says that the file has its name: readers find it there, so that it is the
+// current one also if what makes the name durable finds no room.
+func (s *Storage) publish(name string, meta CheckpointMeta, digest uint32) (renamed bool, err error) {
 	if err := s.fs.Rename(name, s.path(checkpointFile)); err != nil {
-		return s.fail("rename "+name, err)
-	}
-	// A crash here finds the old or the new file, both whole; the register
-	// still names the old one, which the newer one satisfies.
-	if err := s.fs.SyncDir(s.dir); err != nil {
-		return s.fail("sync "+s.dir, err)
-	}
-	if err := s.putMark(s.currentMark(), map[string]any{registerCheckpoint: registered{Meta: meta, Digest: digest}}); err != nil {
-		return err
+		return false, s.drop("rename "+name, err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.mem.checkpoint = &meta
-	return nil
+	s.mu.Unlock()
+	// A crash here finds the old or the new file, both whole; the register
+	// still names the old one, which the newer one satisfies. The log reaches both,
+	// because bound is the old one's.
+	if err := s.fs.SyncDir(s.dir); err != nil {
+		return true, s.drop("sync "+s.dir, err)
+	}
+	if err := s.tryMark(s.currentMark(), map[string]any{registerCheckpoint: registered{Meta: meta, Digest: digest}}); err != nil {
+		return true, s.drop("register a checkpoint", err)
+	}
+	s.mu.Lock()
+	s.bound = meta.Index
+	s.mu.Unlock()
+	return true, nil
 }
 
 // ReadCheckpoint streams the current checkpoint and checks every bit of it: fn gets
@@ -290,28 +328,30 @@ func (r fileReader) Close() error { return r.file.Close() }
 // ReceiveCheckpoint stores a checkpoint file beside the current one and
 // verifies all of it; durable on return, and to be installed or replaced by
 // the next receive. ErrReceiving: another one is under way. ErrOutdated: the
-// current one is as new. An error of r or in what it gives changes nothing.
+// current one is as new. *NoRoomError: the disk has no room for it. An error of r
+// or in what it gives changes nothing.
 func (s *Storage) ReceiveCheckpoint(r io.Reader) (CheckpointMeta, error) {
 	if !s.receiving.try() {
 		return CheckpointMeta{}, ErrReceiving
 	}
 	defer s.receiving.give()
-	if err := s.usable(); err != nil {
+	if err := s.inPlace(); err != nil {
 		return CheckpointMeta{}, err
 	}
 	s.received, s.receivedCluster = nil, nil
 	name := s.path(incomingFile)
 	f, err := s.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, filePerm)
 	if err != nil {
-		return CheckpointMeta{}, s.fail("create "+name, err)
+		return CheckpointMeta{}, s.drop("create "+name, err)
 	}
 	meta, err := s.storeIncoming(f, r)
 	if closeErr := f.Close(); err == nil && closeErr != nil {
-		err = s.fail("close "+name, closeErr)
+		err = s.drop("close "+name, closeErr)
 	}
 	if err != nil {
 		return meta, s.discard(name, err)
 	}
+	s.found(forCheckpoint)
 	s.received = &meta
 	return meta, nil
 }
@@ -337,7 +377,7 @@ func (s *Storage) storeIncoming(f disk.File, r io.Reader) (CheckpointMeta, error
 		err = buffered.Flush()
 	}
 	if out.err != nil {
-		return meta, s.fail("write a received checkpoint", out.err)
+		return meta, s.drop("write a received checkpoint", out.err)
 	}
 	if err != nil {
 		return meta, fmt.Errorf("receive checkpoint: %w", err)
@@ -349,7 +389,7 @@ func (s *Storage) storeIncoming(f disk.File, r io.Reader) (CheckpointMeta, error
 		return meta, ErrOutdated
 	}
 	if err := f.Sync(); err != nil {
-		return meta, s.fail("sync a received checkpoint", err)
+		return meta, s.drop("sync a received checkpoint", err)
 	}
 	return meta, nil
 }
@@ -397,7 +437,7 @@ func (s *Storage) InstallCheckpoint(meta CheckpointMeta) error {
 	}
 	s.held = true
 	defer s.ReleaseCheckpoint()
-	if err := s.usable(); err != nil {
+	if err := s.inPlace(); err != nil {
 		return err
 	}
 	if s.received == nil || *s.received != meta {
@@ -417,8 +457,8 @@ func (s *Storage) InstallCheckpoint(meta CheckpointMeta) error {
 	if err != nil {
 		return s.fail("install a checkpoint", err)
 	}
-	if err := s.publish(name, meta, digest); err != nil {
-		return err
+	if _, err := s.publish(name, meta, digest); err != nil {
+		return s.fail("install a checkpoint", err) // Raft counts on it: it cannot wait.
 	}
 	// A crash here finds the new checkpoint and a log without its entry: Open
 	// does what follows.

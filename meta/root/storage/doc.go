@@ -4,7 +4,6 @@
 //
 // # Files
 //
-//	LOCK                     flock, held while the workdir is open
 //	root.raft.bin            registers (bbolt): identity, durable mark, checkpoint register
 //	root.events.wal/N.wal    segments of the log, of fixed size, numbered from 1
 //	root.events.wal/N.spare  segments being made, or spent and kept for use again
@@ -57,7 +56,14 @@
 //  9. The first write, sync, rename or registers commit that fails is the last:
 //     every later call returns a *FailedError, nothing is retried, and nothing
 //     more is acknowledged.
-//  10. One process uses a workdir; another gets a *LockedError.
+//     What can wait is no such write: a checkpoint, or a segment ahead of its use, that
+//     finds no room (a full disk or quota) is dropped, what there is of it removed, and
+//     tried again later by who asked for it. The log goes on in the room that it has, and
+//     takes that of a checkpoint that is being written. Open copies nothing: what it
+//     writes has its room, unless the last frame does not fit into the last segment.
+//  10. One process uses a workdir; another gets a *LockedError. The lock is on the folder
+//     itself. A folder that is moved or removed stops its process, within MarkInterval
+//     of the next write and before anything is made under its name.
 //  11. Everything but Append, InstallCheckpoint and Close may be called by any
 //     goroutine. Readers and Compact never wait for the disk; Append waits for its
 //     own write and sync, and for a segment when none was made ahead.
@@ -77,7 +83,7 @@
 //	repeating the last frame     it once, or twice
 //	cutting a torn tail          the tail still torn, never a new frame
 //	WriteCheckpoint, before
-//	  its rename is durable      the old checkpoint; the unfinished file is removed
+//	  its rename is durable      the old checkpoint, or the new one; the unfinished file is removed
 //	  its register is put        the new checkpoint, newer than registered: it is registered now
 //	ReceiveCheckpoint            the old checkpoint; the incoming file is removed
 //	InstallCheckpoint, before

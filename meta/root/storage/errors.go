@@ -81,6 +81,21 @@ func (e *FailedError) Error() string { return fmt.Sprintf("storage failed to %s:
 // Unwrap returns what the file system said.
 func (e *FailedError) Unwrap() error { return e.Err }
 
+// NoRoomError says that something that can wait was dropped because the disk has no
+// room for it. The storage goes on, with the checkpoint that it had.
+type NoRoomError struct {
+	// Op is what was dropped.
+	Op string
+	// Err is what the file system said.
+	Err error
+}
+
+// Error implements error.
+func (e *NoRoomError) Error() string { return fmt.Sprintf("no room to %s: %v", e.Op, e.Err) }
+
+// Unwrap returns what the file system said.
+func (e *NoRoomError) Unwrap() error { return e.Err }
+
 const (
 	doReplace = "keep the workdir for inspection and replace this peer; never start it on an older copy of its folder"
 	doFile    = "put this very file back if it was moved away, never an older copy; otherwise keep the workdir for inspection and replace this peer"

@@ -100,10 +100,13 @@ func OpenOffline(dir string, o Options) (*Offline, error) {
 }
 
 func (o *Offline) open(w *inspection) (err error) {
-	if o.lock, err = w.lock(); errors.Is(err, disk.ErrLocked) {
+	switch lock, err := w.options.FS.Lock(w.dir); {
+	case errors.Is(err, disk.ErrLocked):
 		return &LockedError{Dir: o.dir, Err: err}
-	} else if err != nil {
+	case err != nil:
 		return err
+	default:
+		o.lock = lock
 	}
 	r, err := w.read()
 	if err != nil {
@@ -174,30 +177,18 @@ func (w *inspection) path(name string) string { return path.Join(w.dir, name) }
 
 // verify looks whether a process has the workdir, and reads all of it.
 func (w *inspection) verify() error {
-	lock, err := w.lock()
-	switch {
+	switch lock, err := w.options.FS.Lock(w.dir); {
 	case errors.Is(err, disk.ErrLocked):
 		w.report.InUse = true
 	case err != nil:
 		return err
-	case lock != nil:
+	default:
 		if err := lock.Close(); err != nil {
 			return err
 		}
 	}
-	_, err = w.read()
+	_, err := w.read()
 	return err
-}
-
-// lock locks the workdir, without making the file; nil: there is none.
-func (w *inspection) lock() (io.Closer, error) {
-	if _, err := w.options.FS.Stat(w.dir); err != nil {
-		return nil, err
-	}
-	if _, err := w.options.FS.Stat(w.path(lockFile)); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return w.options.FS.Lock(w.path(lockFile))
 }
 
 // read reads registers, checkpoint and log. The log is nil when nothing says

@@ -24,7 +24,7 @@ func Open(dir string, o Options) (*Storage, error) {
 	}
 	s := &Storage{
 		dir: dir, options: o, fs: o.FS, grown: make(chan struct{}, 1),
-		segments: newToken(), maintain: newToken(), writing: newToken(), receiving: newToken(),
+		segments: newToken(), maintain: newToken(), writing: newToken(), receiving: newToken(), filling: newToken(),
 	}
 	if err := s.lockDir(); err != nil {
 		return nil, fmt.Errorf("open workdir %s: %w", dir, err)
@@ -42,7 +42,7 @@ func (s *Storage) lockDir() error {
 			return err
 		}
 	}
-	lock, err := s.fs.Lock(s.path(lockFile))
+	lock, err := s.fs.Lock(s.dir)
 	if errors.Is(err, disk.ErrLocked) {
 		return &LockedError{Dir: s.dir, Err: err}
 	}
@@ -96,7 +96,7 @@ func (s *Storage) recover() error {
 		return err
 	}
 	if current != nil {
-		s.mem.checkpoint = current
+		s.mem.checkpoint, s.bound = current, current.Index
 	}
 	if err := s.openLog(known); err != nil {
 		return err

@@ -35,7 +35,7 @@ func asReader(t *testing.T, dir string, fn func()) {
 			runtime.LockOSThread() // and never unlocked: the thread ends with its user
 			must(t, syscall.Setfsuid(65534))
 		}
-		switch f, err := os.OpenFile(filepath.Join(dir, "LOCK"), os.O_RDWR, 0); {
+		switch f, err := os.OpenFile(filepath.Join(dir, "root.raft.bin"), os.O_RDWR, 0); {
 		case err == nil:
 			_ = f.Close()
 			nobody = "this process may write everything, whoever it is"

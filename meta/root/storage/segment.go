@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"strconv"
@@ -132,7 +133,7 @@ func (d *segmentFiles) create(sequence uint64, bytes int64, owner Identity) (*se
 	}}
 	spare, err := d.spare(s, bytes)
 	if err != nil {
-		return nil, d.abandon(s, err)
+		return nil, d.abandon(s, spare, err)
 	}
 	if _, err = s.file.WriteAt(s.encode(), 0); err == nil {
 		err = s.file.Sync()
@@ -145,14 +146,21 @@ func (d *segmentFiles) create(sequence uint64, bytes int64, owner Identity) (*se
 		err = d.fs.SyncDir(d.dir)
 	}
 	if err != nil {
-		return nil, d.abandon(s, err)
+		return nil, d.abandon(s, spare, err)
 	}
 	return s, nil
 }
 
-func (d *segmentFiles) abandon(s *segment, err error) error {
+// abandon closes what could not be made a segment. The room that it takes is given
+// back when that is what lacks.
+func (d *segmentFiles) abandon(s *segment, spare string, err error) error {
 	if s.file != nil {
-		return errors.Join(err, s.file.Close())
+		err = errors.Join(err, s.file.Close())
+	}
+	if disk.NoRoom(err) {
+		if removeErr := d.fs.Remove(spare); removeErr != nil && !errors.Is(removeErr, fs.ErrNotExist) {
+			err = errors.Join(err, removeErr)
+		}
 	}
 	return err
 }

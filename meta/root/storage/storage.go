@@ -18,7 +18,6 @@ import (
 
 // The files of a workdir.
 const (
-	lockFile       = "LOCK"
 	registersFile  = "root.raft.bin"
 	walDir         = "root.events.wal"
 	checkpointFile = "root.checkpoint.binpb"
@@ -32,7 +31,7 @@ type Storage struct {
 	dir       string
 	options   Options
 	fs        disk.FS
-	lock      interface{ Close() error }
+	lock      disk.Lock
 	registers Registers
 	failed    atomic.Pointer[FailedError]
 	closed    atomic.Bool
@@ -44,9 +43,13 @@ type Storage struct {
 	// made ahead.
 	segments token
 	files    segmentFiles
+	// missed is where the log ended when no room was found for the next segment.
+	missed position
 
 	// grown is a level: there may be something to maintain.
 	grown chan struct{}
+	// shortage is what found no room last, and was dropped.
+	shortage shortage
 
 	// maintain is held by whoever puts the mark or retires segments: the end of
 	// WriteCheckpoint, InstallCheckpoint, Maintain, Close. It is taken before
@@ -54,8 +57,10 @@ type Storage struct {
 	maintain token
 	marked   mark
 
-	// writing and receiving are held for a whole checkpoint.
-	writing, receiving token
+	// writing and receiving are held for a whole checkpoint; filling, within writing,
+	// while its file grows, which crowded ends.
+	writing, receiving, filling token
+	crowded                     atomic.Bool
 	// received is what waits in incomingFile, under receiving.
 	received *CheckpointMeta
 	// receivedCluster is the cluster record in it.
@@ -69,6 +74,9 @@ type Storage struct {
 	retained []retained
 	// next is the segment made ahead, nil for none; set under segments too.
 	next *segment
+	// bound is the index of the newest checkpoint whose name is durable: the log
+	// behind it is not needed.
+	bound uint64
 	// durable is the end of the log's synced frames; First and Clean unused.
 	durable  mark
 	identity *Identity
@@ -113,6 +121,9 @@ func (s *Storage) grew() {
 
 // Maintain does once what Run repeats. Simulations call it themselves.
 func (s *Storage) Maintain() error {
+	if err := s.inPlace(); err != nil {
+		return err
+	}
 	if err := s.prepare(); err != nil {
 		return err
 	}
@@ -150,10 +161,18 @@ func (s *Storage) currentMark() mark {
 
 // putMark makes a mark durable, with more registers. The maintain token is held.
 func (s *Storage) putMark(m mark, more map[string]any) error {
+	if err := s.tryMark(m, more); err != nil {
+		return s.fail("put the durable mark", err)
+	}
+	return nil
+}
+
+// tryMark is putMark for those who may do without it.
+func (s *Storage) tryMark(m mark, more map[string]any) error {
 	values := map[string]any{registerMark: m}
 	maps.Copy(values, more)
 	if err := putRegisters(s.registers, values); err != nil {
-		return s.fail("put the durable mark", err)
+		return err
 	}
 	s.marked = m
 	return nil
@@ -218,9 +237,7 @@ func (s *Storage) Compact(index uint64) error {
 	defer s.grew()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.mem.checkpoint; c != nil {
-		s.mem.drop(min(index, c.Index, s.mem.lastIndex()))
-	}
+	s.mem.drop(min(index, s.bound, s.mem.lastIndex()))
 	return nil
 }
 
@@ -240,7 +257,10 @@ func (s *Storage) retireSpent() error {
 	}
 	// A crash from here on finds segments below the mark's first, and Open
 	// removes them.
-	if err := s.files.retire(spent); err != nil {
+	switch err := s.files.retire(spent); {
+	case disk.NoRoom(err):
+		s.lacked(forSegment, "retire a segment", err) // The next Open removes it.
+	case err != nil:
 		return s.fail("retire a segment", err)
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/nokv/nokv/internal/disk"
 )
 
 // maxKeptBuffer is how large an encoding buffer may stay between Appends.
@@ -212,6 +214,9 @@ func (s *Storage) retainLocked(next *segment) {
 func (s *Storage) makeNext(room int64) (*segment, error) {
 	s.segments.take()
 	defer s.segments.give()
+	if err := s.inPlace(); err != nil {
+		return nil, err
+	}
 	if next := s.takeNext(room); next != nil {
 		return next, nil
 	}
@@ -225,6 +230,10 @@ func (s *Storage) makeNext(room int64) (*segment, error) {
 		}
 	}
 	next, err := s.files.create(s.log.active.sequence+1, room, s.owner())
+	if disk.NoRoom(err) {
+		s.makeRoom()
+		next, err = s.files.create(s.log.active.sequence+1, room, s.owner())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -240,19 +249,36 @@ func (s *Storage) prepare() error {
 	defer s.segments.give()
 	s.mu.RLock()
 	// Nobody else makes one meanwhile, so the newest stays the newest.
-	there, newest := s.next != nil, s.retained[len(s.retained)-1].sequence
+	there, newest, at := s.next != nil, s.retained[len(s.retained)-1].sequence, s.durable.At
 	s.mu.RUnlock()
-	if there || s.usable() != nil {
+	if there || s.usable() != nil || !s.worthwhile(at) {
 		return nil
 	}
 	next, err := s.files.create(newest+1, s.options.SegmentBytes, s.owner())
+	if disk.NoRoom(err) {
+		// The log has the rest of its last segment, and makes the next one when it must.
+		s.missed = at
+		s.lacked(forSegment, "prepare a segment", err)
+		return nil
+	}
 	if err != nil {
 		return s.fail("prepare a segment", err)
 	}
+	s.found(forSegment)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.next = next
+	s.missed, s.next = position{}, next
 	return nil
+}
+
+// prepareShare: a segment that found no room is tried again when so large a part of one
+// was appended.
+const prepareShare = 16
+
+// worthwhile says that the log, which ends at at, has grown since no room was found for
+// a segment, so that the disk is not filled and emptied all the time. The segments token is held.
+func (s *Storage) worthwhile(at position) bool {
+	return at.Sequence != s.missed.Sequence || at.Offset-s.missed.Offset >= s.options.SegmentBytes/prepareShare
 }
 
 // resetLog makes the log empty behind an entry: one frame in a new segment

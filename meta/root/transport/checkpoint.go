@@ -32,9 +32,18 @@ func (p *remote) offerCheckpoint(m *raftpb.Message) {
 	signal(p.offer)
 }
 
-// sendCheckpoints sends checkpoints to the peer, one at a time.
+// Pauses behind a checkpoint that did not reach its peer, doubled each time: one whose
+// disk is full would be sent all of it ten times a second.
+const (
+	sendAgainMin = 100 * time.Millisecond
+	sendAgainMax = 10 * time.Second
+)
+
+// sendCheckpoints sends checkpoints to the peer, one at a time. Raft asks for another one
+// when it is told how the last one ended.
 func (p *remote) sendCheckpoints(ctx context.Context) {
 	defer p.sendNoMore()
+	var pause time.Duration
 	for {
 		select {
 		case <-p.offer:
@@ -51,8 +60,14 @@ func (p *remote) sendCheckpoints(ctx context.Context) {
 		began := time.Now()
 		meta, err := p.sendCheckpoint(ctx, m)
 		if err != nil {
-			p.t.log.Warn("checkpoint did not reach root peer", "peer", p.id.NodeID, "index", meta.Index, "err", err)
+			pause = min(max(2*pause, sendAgainMin), sendAgainMax)
+			p.t.log.Warn("checkpoint did not reach root peer", "peer", p.id.NodeID, "index", meta.Index, "again_in", pause, "err", err)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
 		} else {
+			pause = 0
 			p.t.log.Info("checkpoint reached root peer", "peer", p.id.NodeID, "index", meta.Index, "bytes", meta.Bytes, "took", time.Since(began))
 		}
 		p.t.receiver.SnapshotDelivered(p.id.NodeID, err == nil)

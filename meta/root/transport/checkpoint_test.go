@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,6 +96,35 @@ func TestNoCheckpointToSend(t *testing.T) {
 		slices.Sort(got)
 		if !slices.Equal(got, []string{"2 false", "3 false"}) || b.delivered() != 0 {
 			t.Errorf("told %v", got)
+		}
+	})
+}
+
+// A peer whose disk is full is sent a checkpoint now and then, and not as fast as raft asks
+// for it; with room it gets the next one.
+func TestACheckpointThatIsRefusedIsSentSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := pair(t, newMemNet())
+		b.ck.refuse = &storage.NoRoomError{Op: "write a received checkpoint", Err: syscall.ENOSPC}
+		ask := func(d time.Duration) (sent int) {
+			before := len(a.told())
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				if len(a.told()) == before+sent {
+					continue
+				}
+				sent++
+				a.Send([]*raftpb.Message{snapMessage(1, 2)})
+			}
+			return sent
+		}
+		a.Send([]*raftpb.Message{snapMessage(1, 2)})
+		if sent := ask(time.Minute); sent < 5 || sent > 15 {
+			t.Errorf("it was sent %d times in a minute", sent)
+		}
+		b.ck.with(func() { b.ck.refuse = nil })
+		ask(time.Minute)
+		if got := a.told(); got[len(got)-1] != "2 true" || !strings.Contains(a.log.String(), "no room to write a received checkpoint") {
+			t.Errorf("told %v\n%s", got, a.log)
 		}
 	})
 }

@@ -195,6 +195,12 @@ func (c *checkpoints) ReceiveCheckpoint(r io.Reader) (storage.CheckpointMeta, er
 	return storage.CheckpointMeta{Index: 77, Term: 6, Bytes: uint64(len(data))}, c.refuse
 }
 
+func (c *checkpoints) with(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
 func (c *checkpoints) outcome() ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1482,8 +1482,11 @@ type StatusResponse struct {
 	// When the peer's certificate ends, or the CA's that signed it if that is earlier,
 	// in seconds since 1970. 0: it has none.
 	CertificateEndsUnixSeconds uint64 `protobuf:"varint,30,opt,name=certificate_ends_unix_seconds,json=certificateEndsUnixSeconds,proto3" json:"certificate_ends_unix_seconds,omitempty"`
-	unknownFields              protoimpl.UnknownFields
-	sizeCache                  protoimpl.SizeCache
+	// What the peer does without because its disk has no room for it, such as a checkpoint,
+	// with what the file system said. Empty: nothing.
+	NoRoom        string `protobuf:"bytes,31,opt,name=no_room,json=noRoom,proto3" json:"no_room,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -1724,6 +1727,13 @@ func (x *StatusResponse) GetCertificateEndsUnixSeconds() uint64 {
 		return x.CertificateEndsUnixSeconds
 	}
 	return 0
+}
+
+func (x *StatusResponse) GetNoRoom() string {
+	if x != nil {
+		return x.NoRoom
+	}
+	return ""
 }
 
 // RootPeerStatus is what the leader knows of a peer.
@@ -2033,7 +2043,7 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x12,\n" +
 	"\x06tenure\x18\x02 \x01(\v2\x14.nokv.root.v1.TenureR\x06tenure\x12-\n" +
 	"\x05token\x18\x03 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x0f\n" +
-	"\rStatusRequest\"\xae\t\n" +
+	"\rStatusRequest\"\xc7\t\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12 \n" +
@@ -2071,7 +2081,8 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x17supported_feature_level\x18\x1b \x01(\rR\x15supportedFeatureLevel\x129\n" +
 	"\bsettings\x18\x1c \x01(\v2\x1d.nokv.root.v1.ClusterSettingsR\bsettings\x12/\n" +
 	"\achannel\x18\x1d \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
-	"\x1dcertificate_ends_unix_seconds\x18\x1e \x01(\x04R\x1acertificateEndsUnixSeconds\"\xa0\x02\n" +
+	"\x1dcertificate_ends_unix_seconds\x18\x1e \x01(\x04R\x1acertificateEndsUnixSeconds\x12\x17\n" +
+	"\ano_room\x18\x1f \x01(\tR\x06noRoom\"\xa0\x02\n" +
 	"\x0eRootPeerStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12+\n" +
 	"\x11transport_address\x18\x02 \x01(\tR\x10transportAddress\x12\x18\n" +
