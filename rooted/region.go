@@ -1,13 +1,15 @@
 package rooted
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// Epoch orders the descriptors of one region.
+// Epoch orders the descriptors of one region; by Compare, all that a key of an assigned
+// keyspace was ever in.
 type Epoch struct {
 	// Version rises when the range changes.
 	Version uint64
@@ -28,7 +30,14 @@ func (e Epoch) Proto() *rootv1.RegionEpoch {
 // String is version.conf_version.
 func (e Epoch) String() string { return fmt.Sprintf("%d.%d", e.Version, e.ConfVersion) }
 
-// NewerThan reports whether e is above o: no component lower, one higher.
+// Compare is below, at or above 0 as e is below, at or above o: by version, then by conf
+// version. What becomes of regions has a version above theirs, so that this is the order of
+// all owner sets that a key of an assigned keyspace ever has, whichever regions it is in.
+func (e Epoch) Compare(o Epoch) int {
+	return cmp.Or(cmp.Compare(e.Version, o.Version), cmp.Compare(e.ConfVersion, o.ConfVersion))
+}
+
+// NewerThan reports whether e is above o, both of one region: no component lower, one higher.
 func (e Epoch) NewerThan(o Epoch) bool {
 	return e != o && e.Version >= o.Version && e.ConfVersion >= o.ConfVersion
 }

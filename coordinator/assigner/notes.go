@@ -202,6 +202,7 @@ const maxTold = 64
 
 // quarantine follows which regions are left alone, and has the log say so.
 func (a *Raw) quarantine(now clock.Instant) {
+	a.past.poison.Expire(now)
 	for i, id := range a.past.poison.Fresh() {
 		r := a.st.Region(id)
 		if a.work == nil || r == nil {
@@ -209,6 +210,11 @@ func (a *Raw) quarantine(now clock.Instant) {
 		}
 		until := a.past.poison.Until(id)
 		a.shows.notes.quarantined(id, until)
+		if until == 0 {
+			a.cfg.Logger.Info("region has left quarantine", "region", uint64(id))
+			a.work.Mark(id)
+			continue
+		}
 		a.cfg.Logger.Warn("region is in quarantine", "region", uint64(id), "why", poisonWhy)
 		if i < maxTold {
 			a.remark(r, "", fmt.Sprintf("%s, for %s, or until nokv region release %d", poisonWhy, until.Sub(now), id))
@@ -217,7 +223,7 @@ func (a *Raw) quarantine(now clock.Instant) {
 }
 
 // poisonWhy is why a region is in quarantine.
-const poisonWhy = "poison_suspected: three of its owners died soon after they got it; only a member that has nothing else gets it"
+const poisonWhy = "poison_suspected: owner after owner died soon after it got the region, more than chance explains; only a member that has nothing else gets it"
 
 // remark has the log say something of a region: the command asks for what is so.
 func (a *Raw) remark(r *state.Region, actor, why string) {
@@ -247,8 +253,7 @@ func (a *Raw) releaseRegion(id state.RegionID, actor, why string) (released bool
 		return false, a.at, reason.New(rootv1.Reason_REASON_OVERLOADED, "%d commands wait for the root", a.outbox.len())
 	}
 	a.past.poison.Release(id)
-	a.shows.notes.quarantined(id, 0)
-	a.work.Mark(id)
+	a.quarantine(a.tick())
 	a.rounds.soon(a, r.Keyspace, bySettings, a.tick())
 	if why == "" {
 		why = "it is released from quarantine"

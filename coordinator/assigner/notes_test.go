@@ -16,15 +16,15 @@ import (
 // A region whose third owner dies is in quarantine: the log says so and why, and so does a
 // note of it. Released by somebody it is given out at once, and the log says who and why.
 func TestScenario23QuarantineIsSeenAndReleased(t *testing.T) {
-	gather(t, evened(40, nil), 5, func(t *testing.T, c *crowd) {
+	gather(t, evened(40, nil), 16, func(t *testing.T, c *crowd) {
 		poisonous := c.owned("m1")[0].ID
-		for range 3 {
+		for range 4 {
 			c.ends(c.now().Region(poisonous).Owners[0].Member)
 		}
 		c.run(time.Second)
 		r := c.now().Region(poisonous)
 		if c.now().Acts(r.Owners[0]) {
-			t.Fatalf("behind three deaths region %d is given to %v", poisonous, r.Owners)
+			t.Fatalf("behind four deaths region %d is given to %v", poisonous, r.Owners)
 		}
 		note := c.a.RegionNote(poisonous)
 		if note.GetRefused() != "poison_suspected" || !strings.Contains(note.GetQuarantined(), "poison_suspected") || note.GetQuarantineMillis() == 0 {

@@ -201,7 +201,6 @@ func (p *past) forget(now clock.Instant) {
 		return
 	}
 	p.clean = now.Add(time.Minute)
-	p.poison.Expire(now)
 	over := func(at clock.Instant) bool { return now.Sub(at) > pastTime }
 	maps.DeleteFunc(p.ended, func(_ state.MemberID, e ending) bool { return now.Sub(e.at) > longestHold })
 	maps.DeleteFunc(p.created, func(_ state.KeyspaceID, at clock.Instant) bool { return over(at) })

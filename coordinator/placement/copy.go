@@ -49,9 +49,7 @@ func InNeed(st *state.State, id state.KeyspaceID) (ids []state.RegionID) {
 func (x *Poison) InQuarantine() map[state.RegionID]struct{} {
 	ids := make(map[state.RegionID]struct{}, len(x.until))
 	for id := range x.until {
-		if x.Quarantined(id) {
-			ids[id] = struct{}{}
-		}
+		ids[id] = struct{}{}
 	}
 	return ids
 }

@@ -160,7 +160,11 @@ func (c *cluster) join(id string, keyspaces ...string) uint64 {
 
 func (c *cluster) set(id string, st rootv1.MemberState) {
 	c.Helper()
-	c.apply(&rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: id, State: st, Reason: "test"}}})
+	change := &rootv1.MemberStateChanged{MemberId: id, State: st, Reason: "test"}
+	if st == failed {
+		change.Signals = []string{"stream_closed", "probe_refused"}
+	}
+	c.apply(&rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: change}})
 }
 
 // plan makes a plan of what is to be looked at now.

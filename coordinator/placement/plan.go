@@ -33,7 +33,7 @@ func Make(in Input) Plan {
 func newPlanner(in Input) *planner {
 	return &planner{
 		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
-		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]int{},
+		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]int{}, trials: map[state.MemberID]bool{},
 	}
 }
 
@@ -57,6 +57,8 @@ type planner struct {
 	room []balance.Region
 	// gives and takes are moves that this plan begins.
 	gives, takes map[state.MemberID]int
+	// trials are members to which this plan gives a region in quarantine.
+	trials map[state.MemberID]bool
 	// begun are the regions that this plan is done with, with the number of the operation
 	// that it has for them, from 1 on; 0: none.
 	begun map[state.RegionID]int
@@ -220,7 +222,8 @@ func (p *planner) load(r *state.Region) (most uint64) {
 	return most
 }
 
-// house gives the homeless regions to members: keyspace by keyspace, hottest first.
+// house gives the homeless regions to members: keyspace by keyspace, those first that take a
+// member of their own, then the hottest.
 func (p *planner) house() {
 	ids := make([]state.KeyspaceID, 0, len(p.homeless))
 	for id := range p.homeless {
@@ -229,6 +232,12 @@ func (p *planner) house() {
 	for _, id := range sorted(ids) {
 		regions := p.homeless[id]
 		slices.SortFunc(regions, func(a, b homeless) int {
+			if alone := p.quarantined(a.region.ID); alone != p.quarantined(b.region.ID) {
+				if alone {
+					return -1
+				}
+				return 1
+			}
 			return cmp.Or(cmp.Compare(b.load, a.load), cmp.Compare(a.region.ID, b.region.ID))
 		})
 		p.expect(p.keyspaces[id], regions)

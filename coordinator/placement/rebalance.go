@@ -136,7 +136,7 @@ func (p *planner) everyone() []known {
 		}
 		x := known{record: m, Member: balance.Member{
 			ID: id, Incarnation: m.GetIncarnation(), Capacity: m.GetCapacity(), Labels: m.GetLabels(),
-			Takes: p.Observed.Takes(id), Regions: p.State.MemberRegionCount(id) + p.Busy.all(id),
+			Takes: p.Observed.Takes(id) && !p.onTrial(id), Regions: p.State.MemberRegionCount(id) + p.Busy.all(id),
 		}}
 		if p.Insight != nil {
 			in := p.Insight.Member(id)

@@ -333,7 +333,7 @@ func TestScenario19RollingRestart(t *testing.T) {
 // A region that kills its owners is given out no more after the third, but to a member that has nothing;
 // those that died with it are.
 func TestScenario23PoisonousRegion(t *testing.T) {
-	s := newScene(t, 40, even, names(8)...)
+	s := newScene(t, 40, even, names(16)...)
 	s.follows = func(changes []state.Change) { s.poison.Follow(s.st, changes, s.now) }
 	r := s.first(s.keyspace).ID
 	s.now = s.now.Add(10 * time.Minute)

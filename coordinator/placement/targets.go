@@ -57,9 +57,10 @@ func (p *planner) candidates() []*candidate {
 			return true
 		}
 		c := &candidate{record: m, id: id, total: p.State.MemberRegionCount(id) + p.Moves.Takes(id) + p.Busy.all(id)}
-		if p.Observed.Takes(id) {
+		switch trial := p.onTrial(id); {
+		case p.Observed.Takes(id) && !trial:
 			p.able = append(p.able, c)
-		} else if p.Observed.Damped(id) {
+		case trial || p.Observed.Damped(id):
 			p.damped = append(p.damped, c)
 		}
 		return true
@@ -67,8 +68,23 @@ func (p *planner) candidates() []*candidate {
 	return p.able
 }
 
-// candidatesOf are those that take regions of a keyspace. One that failed too often is
-// better than nobody: what failed with it was served in between.
+// onTrial reports whether all that a member has is a region in quarantine: it gets nothing
+// else that anybody else may have.
+func (p *planner) onTrial(id state.MemberID) (alone bool) {
+	if p.trials[id] {
+		return true
+	}
+	if p.Insight != nil && p.State.MemberRegionCount(id) == 1 {
+		p.State.MemberRegionsAfter(id, 0, func(r *state.Region) bool {
+			alone = p.quarantined(r.ID)
+			return false
+		})
+	}
+	return alone
+}
+
+// candidatesOf are those that take regions of a keyspace. One that failed too often, or that
+// has a region on trial, is better than nobody: what failed with it was served in between.
 func (p *planner) candidatesOf(k *settings) (all []*candidate) {
 	for _, c := range p.candidates() {
 		if Accepts(c.record, k.name) {
@@ -247,11 +263,13 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 		owners = slices.DeleteFunc(slices.Clone(owners), func(o state.Owner) bool { return !p.alive(o) })
 	}
 	w, i := p.weight(k, r), back
-	if i >= 0 {
-		// Its own again.
-	} else if move {
+	switch {
+	case alone: // with who has nothing else, whoever had it or is proposed
+		i = -1
+	case i >= 0: // its own again
+	case move:
 		i = p.joiner(k, t, r, owners, inFlight)
-	} else {
+	default:
 		var unfit Why
 		var named state.MemberID
 		if i, named, unfit = t.propose(r, owners, w); unfit != 0 {
@@ -277,6 +295,10 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 		return nil, why
 	}
 	t.field.Book(i, load.Same(w), 1)
+	if alone {
+		t.field.Bar(i)
+		p.trials[t.candidates[i].id] = true
+	}
 	if t.seen != nil {
 		t.seen[i].Load = t.seen[i].Load.Plus(w)
 		t.assigned++

@@ -440,7 +440,7 @@ func (w *Work) Planned(plan *Plan) {
 	for _, f := range plan.Refusals {
 		switch {
 		case f.Even: // whoever asks for it asks again
-		case f.Why == AwaitsMembers:
+		case f.Why == AwaitsMembers || f.Why == PoisonSuspected:
 			w.starving[f.Region] = struct{}{}
 			w.alarm(f.Region, f.At)
 		case f.At != 0:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/identity"
+	"github.com/nokv/nokv/member/fence"
 	"github.com/nokv/nokv/meta/root/roottest"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -59,7 +60,7 @@ func (s *space) settings(k knobs) *rootv1.KeyspaceSettings {
 
 // newMembers makes the members of a run, the last of them one with another's id.
 func (r *run) newMembers() {
-	r.acts.r, r.acts.may = r, map[mayKey]*span{}
+	r.acts.r, r.acts.may, r.acts.guards = r, map[mayKey]*span{}, map[state.KeyspaceID]*fence.Guard{}
 	if r.k.members == 0 {
 		return
 	}

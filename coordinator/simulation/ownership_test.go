@@ -236,21 +236,18 @@ func (o *ownership) taken(t taking) {
 }
 
 // landed: a resource that sees the epoch takes nothing of an owner behind what it has
-// taken of a later one.
+// taken of a later one of the same keys, in whichever regions they were.
 func (o *ownership) landed() []error {
-	byRegion := map[state.RegionID][]*act{}
-	for _, a := range o.r.acts.all {
-		if a.landed > 0 {
-			byRegion[a.region] = append(byRegion[a.region], a)
-		}
-	}
-	for id, acts := range byRegion {
-		slices.SortFunc(acts, func(a, b *act) int { return a.landed - b.landed })
-		for i := 1; i < len(acts); i++ {
-			if acts[i-1].epoch.NewerThan(acts[i].epoch) {
-				return []error{fmt.Errorf("Fence: region %d: work at %s landed behind work at %s", id, acts[i].epoch, acts[i-1].epoch)}
+	acts := slices.DeleteFunc(slices.Clone(o.r.acts.all), func(a *act) bool { return a.landed == 0 })
+	slices.SortFunc(acts, func(a, b *act) int { return a.landed - b.landed })
+	newest := map[state.RegionID]*act{}
+	for _, a := range acts {
+		for _, n := range newest {
+			if n.keyspace == a.keyspace && n.keys.Overlap(a.keys) && n.epoch.Compare(a.epoch) > 0 {
+				return []error{fmt.Errorf("Fence: work for region %d at %s landed behind work for region %d at %s", a.region, a.epoch, n.region, n.epoch)}
 			}
 		}
+		newest[a.region] = a
 	}
 	return nil
 }

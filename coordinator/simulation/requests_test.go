@@ -12,7 +12,9 @@ import (
 
 // act is work that a member let in.
 type act struct {
+	keyspace    state.KeyspaceID
 	region      state.RegionID
+	keys        fence.Keys
 	epoch       state.Epoch
 	member      state.MemberID
 	incarnation uint64
@@ -42,8 +44,8 @@ type acts struct {
 	gives []taking
 	// may is when somebody might have let work in, by region, epoch and incarnation.
 	may map[mayKey]*span
-	// guard is a resource that all members write to.
-	guard  fence.Guard
+	// guards are those of a resource of each keyspace, which all members write to.
+	guards map[state.KeyspaceID]*fence.Guard
 	landed int
 }
 
@@ -56,6 +58,13 @@ type mayKey struct {
 type span struct {
 	member   state.MemberID
 	from, to time.Duration
+}
+
+func (a *acts) guard(k state.KeyspaceID) *fence.Guard {
+	if a.guards[k] == nil {
+		a.guards[k] = &fence.Guard{}
+	}
+	return a.guards[k]
 }
 
 // at notes a moment.
@@ -123,7 +132,10 @@ func (w *worker) serve(id state.RegionID, epoch state.Epoch, answer func(verdict
 			return
 		}
 		copied.number++
-		a := &act{region: id, epoch: g.Region.Epoch, member: w.id, incarnation: w.member, number: copied.number, began: w.r.now()}
+		a := &act{
+			keyspace: g.Region.Keyspace, region: id, keys: fence.Keys{Start: g.Region.Start, End: g.Region.End}, epoch: g.Region.Epoch,
+			member: w.id, incarnation: w.member, number: copied.number, began: w.r.now(),
+		}
 		w.r.acts.all = append(w.r.acts.all, a)
 		w.r.acts.at(w, id, a.epoch, a.began)
 		w.work(func() {
@@ -156,7 +168,7 @@ func (w *worker) finish(a *act, core *held.Core, g *held.Grant, answer func(verd
 		a.landed = r.acts.landed
 		return nil
 	}
-	landed := r.acts.guard.Do(a.region, a.epoch, write)
+	landed := r.acts.guard(a.keyspace).Do(a.keys, a.epoch, write)
 	if landed != nil && r.k.variant == unfenced {
 		landed = write()
 	}

@@ -170,7 +170,9 @@ func (f *Field) open(i int32) bool {
 	return s.Takes && !s.barred && (f.k.PerMember == 0 || s.Count < f.k.PerMember)
 }
 
-// bar has a member get nothing more.
+// Bar has a member get nothing more in this plan.
+func (f *Field) Bar(i int) { f.bar(int32(i)) }
+
 func (f *Field) bar(i int32) {
 	f.seats[i].barred = true
 	f.sets[f.seats[i].set].cold.remove(i)

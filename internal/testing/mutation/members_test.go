@@ -40,7 +40,7 @@ var members = []mutation{
 	},
 	{
 		26, "an owner that was replaced writes", "member/fence/fence.go",
-		"if epoch.Version < s.highest.Version || epoch.ConfVersion < s.highest.ConfVersion {", "if epoch.Version < s.highest.Version {",
+		"if o.highest.Compare(epoch) > 0 {", "if false {",
 		[]string{fences},
 	},
 	{

@@ -20,7 +20,7 @@ var ownership = []mutation{
 	},
 	{
 		17, "a grant keeps the epoch", "meta/root/state/assign.go",
-		"next.Epoch.ConfVersion = t.raise(k, old.Epoch).ConfVersion + 1", "next.Epoch.ConfVersion = t.raise(k, old.Epoch).ConfVersion",
+		"next.Epoch = t.nextOwners(k, old.Epoch)", "next.Epoch = t.raise(k, old.Epoch)",
 		[]string{state},
 	},
 	{
@@ -46,9 +46,24 @@ var ownership = []mutation{
 	},
 
 	{
-		19, "a resource takes a lower conf version", "member/fence/fence.go",
-		"epoch.Version < s.highest.Version || epoch.ConfVersion < s.highest.ConfVersion {", "epoch.Version < s.highest.Version {",
+		19, "a resource takes a lower conf version", "rooted/region.go",
+		"return cmp.Or(cmp.Compare(e.Version, o.Version), cmp.Compare(e.ConfVersion, o.ConfVersion))", "return cmp.Compare(e.Version, o.Version)",
 		[]string{fences},
+	},
+	{
+		19, "a resource forgets what sticks out on the right of a region", "member/fence/fence.go",
+		"if keys.End != \"\" && !o.keys.below(keys.End) {", "if false {",
+		[]string{fences},
+	},
+	{
+		19, "keys of a region that is no more begin anew", "meta/root/state/publish.go",
+		"max(t.lastVersion(want.ID), k.versionFloor())", "t.lastVersion(want.ID)",
+		[]string{state, fences},
+	},
+	{
+		19, "behind a restore an owner is below one of the lost tail", "meta/root/state/removed.go",
+		"\te = s.raise(k, e)\n\te.ConfVersion++\n", "\te.ConfVersion = s.raise(k, e).ConfVersion + 1\n",
+		[]string{state, fences},
 	},
 
 	{

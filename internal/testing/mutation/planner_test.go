@@ -233,7 +233,7 @@ var planner = []mutation{
 	},
 	{
 		32, "a member that is not heard gets something", "coordinator/placement/targets.go",
-		"if p.Observed.Takes(id) {\n			p.able", "if p.Observed.Takes(id) || true {\n			p.able",
+		"case p.Observed.Takes(id) && !trial:", "case !trial:",
 		[]string{plans},
 	},
 	{
@@ -304,12 +304,12 @@ var planner = []mutation{
 
 	{
 		33, "no region is suspected", "coordinator/placement/poison.go",
-		"if n+1 < poisonDeaths {", "if n+1 < 2*poisonDeaths {",
+		"s.soon >= poisonDeaths &&", "s.soon >= 3*poisonDeaths &&",
 		[]string{plans},
 	},
 	{
-		33, "two deaths are enough", "coordinator/placement/poison.go",
-		"if n+1 < poisonDeaths {", "if n+1 < poisonDeaths-1 {",
+		33, "what chance explains is blamed on a region", "coordinator/placement/poison.go",
+		"s.chance*ways(len(x.deaths), s.deaths) < byChance", "true",
 		[]string{plans},
 	},
 	{
@@ -318,33 +318,33 @@ var planner = []mutation{
 		[]string{plans},
 	},
 	{
-		33, "a death counts twice", "coordinator/placement/poison.go",
-		"			delete(x.granted, r.ID) // this grant has had its death\n", "",
+		33, "a grant that ended by a death is lived through", "coordinator/placement/poison.go",
+		"\t\tdelete(x.granted, id) // this grant has had its death\n", "",
 		[]string{plans},
 	},
 	{
-		33, "owners that live long are forgotten to have", "coordinator/placement/poison.go",
-		"	if x.deaths[a.region] < poisonDeaths {\n		delete(x.deaths, a.region)\n	}\n", "",
+		33, "a trial that lives ends nothing", "coordinator/placement/poison.go",
+		"\t\tdelete(x.granted, a.region)\n\t\tx.Release(a.region)\n", "\t\tdelete(x.granted, a.region)\n",
 		[]string{plans},
 	},
 	{
 		33, "a member's death is the fault of all that it has", "coordinator/placement/poison.go",
-		"len(often) > 1 && widely*len(often) > all {", "len(often) > 1 && widely*len(often) > all && false {",
-		[]string{plans},
-	},
-	{
-		33, "many at a time are blamed for a death", "coordinator/placement/poison.go",
-		"if len(often) > severally ||", "if false ||",
+		"case like > severally || widely*like > len(regions):", "case like > severally:",
 		[]string{plans},
 	},
 	{
 		33, "a quarantine does not end", "coordinator/placement/poison.go",
-		"		if until <= now {", "		if until <= now && false {",
+		"\t\tif until <= now {", "\t\tif until <= now && false {",
 		[]string{plans},
 	},
 	{
-		33, "a quarantine that ended begins with three deaths again", "coordinator/placement/poison.go",
-		"			x.deaths[id] = poisonDeaths - 1\n", "			delete(x.deaths, id)\n",
+		33, "a quarantine that comes again is as short", "coordinator/placement/poison.go",
+		"poisonRest<<min(s.rests, 10)", "poisonRest",
+		[]string{plans},
+	},
+	{
+		33, "a death that somebody asked for counts", "coordinator/placement/poison.go",
+		"&& !(failed && explained(m))", "",
 		[]string{plans},
 	},
 	{

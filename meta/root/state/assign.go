@@ -21,6 +21,7 @@ func (t *turn) regionTombstoned(e *rootv1.RegionTombstoned) verdict {
 	if p := t.PendingTransition(old.ID); p != nil {
 		return verdict{reject: changePending(p)}
 	}
+	t.vacate(k, old)
 	t.removeRegion(old)
 	return applied
 }
@@ -64,7 +65,7 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 	}
 	*next = *old
 	next.Owners, next.Revision = owners, t.token.Index
-	next.Epoch.ConfVersion = t.raise(k, old.Epoch).ConfVersion + 1
+	next.Epoch = t.nextOwners(k, old.Epoch)
 	if a.GetSetFrontier() {
 		next.Frontier = string(a.GetFrontier())
 	}
@@ -136,5 +137,5 @@ func (t *turn) assignedAlready(k *keyspace, old, next *Region, expected *rootv1.
 		return true
 	}
 	x := EpochFromProto(expected)
-	return x == old.Epoch || x.Version == old.Epoch.Version && t.raise(k, x).ConfVersion+1 == old.Epoch.ConfVersion
+	return x == old.Epoch || t.nextOwners(k, x) == old.Epoch
 }

@@ -39,7 +39,7 @@ func (t *turn) moved(k *keyspace, region *Region, from, to *Owner) (*Region, *ro
 	}
 	*to = next.Owners[at]
 	next.Revision = t.token.Index
-	next.Epoch.ConfVersion = t.raise(k, region.Epoch).ConfVersion + 1
+	next.Epoch = t.nextOwners(k, region.Epoch)
 	return next, nil
 }
 

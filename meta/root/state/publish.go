@@ -104,18 +104,19 @@ func (t *turn) create(k *keyspace, want *Region, asked *rootv1.RegionEpoch, r *E
 	if d := t.owners(k, nil, want.Owners, true); d != nil {
 		return verdict{reject: d}
 	}
+	last := t.raise(k, Epoch{Version: max(t.lastVersion(want.ID), k.versionFloor())}).Version
+	if want.Epoch.Version <= last {
+		if EpochFromProto(asked) != (Epoch{}) && last > 0 {
+			return verdict{reject: t.epochUsed(want.ID, last)}
+		}
+		want.Epoch.Version = last + 1
+	}
 	if want.ID == 0 {
 		if d := t.roomForIDs(1); d != nil {
 			return verdict{reject: d}
 		}
 		want.ID = t.giveID()
-		want.Epoch.Version = max(want.Epoch.Version, 1) // no region had the id
 		t.change(Change{Kind: ChangeAllocators})
-	} else if last := t.raise(k, Epoch{Version: t.lastVersion(want.ID)}).Version; want.Epoch.Version <= last {
-		if EpochFromProto(asked) != (Epoch{}) {
-			return verdict{reject: t.epochUsed(want.ID, last)}
-		}
-		want.Epoch.Version = last + 1
 	}
 	want.Start, want.End = at.start, at.end
 	t.putRegion(nil, want)
@@ -142,13 +143,13 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 		r.Region = old
 		return already
 	}
-	if d := t.newer(k, old, want, expected); d != nil {
+	taken := t.takenIn(old, want)
+	if d := t.newer(k, old, taken, want, expected); d != nil {
 		return verdict{reject: d}
 	}
 	if k.rangesOnly() != nil && (old.Start != want.Start || old.End != want.End) {
 		return verdict{reject: withRegion(old, rootv1.Reason_REASON_LAYOUT_MISMATCH, "the range of region %d never changes", old.ID)}
 	}
-	taken := t.takenIn(old, want)
 	at := t.locate(want, old, taken)
 	if at.inTheWay != nil {
 		return verdict{reject: overlap(at.inTheWay, want)}
@@ -163,6 +164,9 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 		want.Frontier = old.Frontier
 	}
 	want.Start, want.End, want.Former = at.start, at.end, t.takenFrom(k, old, want)
+	if old.Start != want.Start || old.End != want.End {
+		t.vacate(k, old)
+	}
 	r.Transition = t.settle(old, want)
 	if taken != nil {
 		t.removeRegion(taken)
@@ -187,19 +191,22 @@ func (t *turn) mayLose(k *keyspace, old, want *Region) *rootv1.ErrorDetail {
 		"member %q acts for region %d of keyspace %q: use region assign, or region assign --now, which does not wait for it", old.Owners[acts].Member, old.ID, k.record.GetName())
 }
 
-// newer refuses a descriptor that does not follow the rooted one.
-func (t *turn) newer(k *keyspace, old, want *Region, expected *rootv1.RegionEpoch) *rootv1.ErrorDetail {
-	floor := t.raise(k, Epoch{})
+// newer refuses a descriptor that does not follow the rooted one, and those of the keys that
+// it takes: of a region that is merged into it, nil if none is, or of ones that are no more.
+func (t *turn) newer(k *keyspace, old, taken, want *Region, expected *rootv1.RegionEpoch) *rootv1.ErrorDetail {
+	floor, above := t.raise(k, Epoch{}), max(old.Epoch.Version, k.versionFloor())
+	if taken != nil {
+		above = max(above, taken.Epoch.Version)
+	}
 	switch {
 	case expected != nil && EpochFromProto(expected) != old.Epoch:
 		return epochStale(old, EpochFromProto(expected))
 	case !want.Epoch.NewerThan(old.Epoch):
 		return epochStale(old, want.Epoch)
-	case want.Epoch.Version > old.Epoch.Version && want.Epoch.Version <= floor.Version,
-		want.Epoch.ConfVersion > old.Epoch.ConfVersion && want.Epoch.ConfVersion <= floor.ConfVersion:
+	case want.Epoch.Compare(floor) <= 0:
 		return withRegion(old, rootv1.Reason_REASON_EPOCH_STALE, "region %d: since the restore of the cluster epochs rise above %s", old.ID, floor)
-	case (old.Start != want.Start || old.End != want.End) && want.Epoch.Version <= old.Epoch.Version:
-		return withRegion(old, rootv1.Reason_REASON_EPOCH_STALE, "region %d: another range needs a version above %d", old.ID, old.Epoch.Version)
+	case (old.Start != want.Start || old.End != want.End) && want.Epoch.Version <= above:
+		return withRegion(old, rootv1.Reason_REASON_EPOCH_STALE, "region %d: another range needs a version above %d", old.ID, above)
 	case !sameOwners(old.Owners, want.Owners) && want.Epoch.ConfVersion <= old.Epoch.ConfVersion:
 		return withRegion(old, rootv1.Reason_REASON_EPOCH_STALE, "region %d: other owners need a conf version above %d", old.ID, old.Epoch.ConfVersion)
 	default:

@@ -7,6 +7,7 @@ import (
 	"github.com/nokv/nokv/internal/cow"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
+	"google.golang.org/protobuf/proto"
 )
 
 // removedRegion remembers a region that is gone, so that what is late about it
@@ -98,15 +99,43 @@ func (s *State) raise(k *keyspace, e Epoch) Epoch {
 	return join(e, s.counters.epochFloor)
 }
 
+// nextOwners is the epoch behind e for other owners. Behind a restore its version is raised,
+// too: the lost tail may have given a higher one with the same keys.
+func (s *State) nextOwners(k *keyspace, e Epoch) Epoch {
+	e = s.raise(k, e)
+	e.ConfVersion++
+	return e
+}
+
+// versionFloor is what the version of a region must be above that takes keys which have no
+// region now; 0 in reported keyspaces, whose epochs are their members' own. So the epochs of
+// all owners that a key ever has are in order, whichever regions it was in.
+func (k *keyspace) versionFloor() uint64 {
+	if !k.assigned() {
+		return 0
+	}
+	return k.record.GetVersionFloor()
+}
+
+// vacate notes that keys of a region are about to have none: see versionFloor.
+func (t *turn) vacate(k *keyspace, old *Region) {
+	if v := old.Epoch.Version; k.assigned() && v > k.versionFloor() && v <= MaxEpoch/2 { // one beyond stands for itself
+		next := *k
+		next.record = proto.CloneOf(k.record)
+		next.record.VersionFloor = v
+		t.setKeyspace(&next)
+	}
+}
+
 // epochUsed refuses an epoch of a region that is gone. The detail has its id and
 // its last epoch, and no keyspace.
 func (s *State) epochUsed(id RegionID, last uint64) *rootv1.ErrorDetail {
-	epoch := Epoch{Version: last}
+	epoch, what := Epoch{Version: last}, "keys of region %d were in another one before: its version must be above %d"
 	if r, ok := s.removedRegions.Get(idKey(id)); ok {
-		epoch = join(epoch, r.epoch)
+		epoch, what = join(epoch, r.epoch), "region %d was there before: its version must be above %d"
 	}
 	return withRegion(&Region{Region: rooted.Region{ID: id, Epoch: epoch}}, rootv1.Reason_REASON_EPOCH_STALE,
-		"region %d was there before: its version must be above %d", id, last)
+		what, id, last)
 }
 
 // removedRegion takes what is remembered of a removed region; they come by id.

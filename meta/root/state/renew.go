@@ -96,11 +96,12 @@ func (s *State) skip(r Renewal) error {
 }
 
 // newestEpoch has the highest version and conf version of the regions in assigned
-// keyspaces, and of what was skipped before.
+// keyspaces, also of those whose keys have none now, and of what was skipped before.
 func (s *State) newestEpoch() Epoch {
 	e := s.counters.epochFloor
 	s.keyspaces.Scan(func(id KeyspaceID, k *keyspace) bool {
 		if k.assigned() {
+			e = join(e, Epoch{Version: k.versionFloor()})
 			s.RegionsFrom(id, "", func(r *Region) bool {
 				if max(r.Epoch.Version, r.Epoch.ConfVersion) <= MaxEpoch/2 { // one beyond stands for itself
 					e = join(e, r.Epoch)

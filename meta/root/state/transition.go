@@ -135,7 +135,7 @@ func (t *turn) withPeer(k *keyspace, region *Region, kind rootv1.TransitionKind,
 	*next = *region
 	next.Owners, next.Revision = owners, t.token.Index
 	next.Former = t.takenFrom(k, region, next)
-	next.Epoch.ConfVersion = t.raise(k, region.Epoch).ConfVersion + 1
+	next.Epoch = t.nextOwners(k, region.Epoch)
 	return next, nil
 }
 

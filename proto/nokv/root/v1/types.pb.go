@@ -2900,8 +2900,11 @@ type Keyspace struct {
 	// The longest fence ttl that earlier settings had, if those of now have a shorter one or
 	// none: owners may have been told it.
 	FormerTtlMillis uint64 `protobuf:"varint,6,opt,name=former_ttl_millis,json=formerTtlMillis,proto3" json:"former_ttl_millis,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The highest version of a region whose keys were left without one: a region that takes keys
+	// which have none begins above it. Of assigned keyspaces.
+	VersionFloor  uint64 `protobuf:"varint,7,opt,name=version_floor,json=versionFloor,proto3" json:"version_floor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Keyspace) Reset() {
@@ -2972,6 +2975,13 @@ func (x *Keyspace) GetRevision() uint64 {
 func (x *Keyspace) GetFormerTtlMillis() uint64 {
 	if x != nil {
 		return x.FormerTtlMillis
+	}
+	return 0
+}
+
+func (x *Keyspace) GetVersionFloor() uint64 {
+	if x != nil {
+		return x.VersionFloor
 	}
 	return 0
 }
@@ -5707,14 +5717,15 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\x06R\vincarnation\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12#\n" +
-	"\rfeature_level\x18\x05 \x01(\rR\ffeatureLevel\"\xcc\x01\n" +
+	"\rfeature_level\x18\x05 \x01(\rR\ffeatureLevel\"\xf1\x01\n" +
 	"\bKeyspace\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12:\n" +
 	"\bsettings\x18\x04 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12*\n" +
-	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\"\xbb\x05\n" +
+	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\x12#\n" +
+	"\rversion_floor\x18\a \x01(\x04R\fversionFloor\"\xbb\x05\n" +
 	"\x10KeyspaceSettings\x12,\n" +
 	"\x06layout\x18\x01 \x01(\v2\x14.nokv.root.v1.LayoutR\x06layout\x125\n" +
 	"\tplacement\x18\x02 \x01(\x0e2\x17.nokv.root.v1.PlacementR\tplacement\x125\n" +
