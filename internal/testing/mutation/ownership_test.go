@@ -130,7 +130,17 @@ var ownership = []mutation{
 	},
 	{
 		22, "another process at the address is the member", "coordinator/liveness/probe.go",
-		"	case r == AnsweredOther:\n		l.signals |= ProbeOther\n", "	case r == AnsweredOther:\n",
+		"	case r == AnsweredOther:\n		l.finds(ProbeOther)\n", "	case r == AnsweredOther:\n		l.asked = 0\n",
+		[]string{detects},
+	},
+	{
+		22, "a refused connection proves the death of one that another coordinator hears", "coordinator/liveness/probe.go",
+		"case l.open >= told:", "case l.open > now:",
+		[]string{detects},
+	},
+	{
+		22, "a refused connection proves the death of one that was heard since", "coordinator/liveness/probe.go",
+		"case l.elsewhere > l.broke:", "case l.elsewhere > now:",
 		[]string{detects},
 	},
 	{
