@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -62,22 +63,15 @@ func (p *pools) set(k *rootv1.Keyspace) {
 		p.drop(id)
 		return
 	}
-	g, fence := s.GetGuards(), FenceOf(k)
+	g, fence := state.GuardsOf(s), FenceOf(k)
 	if old := p.byID[id]; old == nil || old.fence != fence {
 		p.changes++
 	}
 	p.byID[id] = &pool{
 		id: id, name: k.GetName(), terms: termsOf(s), fence: fence,
-		massPermille: orDefault(g.GetMassPermille(), 500), massWindow: millis(orDefault(g.GetMassWindowMillis(), 10_000)),
+		massPermille: g.GetMassPermille(), massWindow: millis(g.GetMassWindowMillis()),
 	}
 	p.stale = true
-}
-
-func orDefault(n, d uint64) uint64 {
-	if n == 0 {
-		return d
-	}
-	return n
 }
 
 func (p *pools) drop(id rooted.KeyspaceID) {

@@ -60,13 +60,10 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 	return nil
 }
 
-// longestInterval is that of a member's frames, whatever a keyspace asks for.
-const longestInterval = 10_000 // milliseconds
-
 // checkConfirmed refuses a ttl that runs out between two frames of a member, or behind one
 // that is late, and a death between them.
 func checkConfirmed(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
-	interval := min(s.GetLiveness().GetIntervalMillis(), longestInterval)
+	interval := LivenessOf(s).GetIntervalMillis()
 	if dead := s.GetLiveness().GetDeadAfterMillis(); dead > 0 && dead < interval {
 		return invalid("members are heard every %d ms, and dead after %d ms: make that more than %d", interval, dead, 2*interval)
 	}
