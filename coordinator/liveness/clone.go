@@ -96,6 +96,7 @@ func (f *fingerprint) member(m *member, changes uint64) {
 	f.text(m.class.key)
 	f.number(uint64(m.state))
 	f.flag(m.judged)
+	f.flag(m.explained)
 	f.number(uint64(m.held))
 	for _, i := range [...]clock.Instant{m.known, m.heard, m.vanished, m.doubted, m.wondered, m.told, m.recovered, m.forgotten} {
 		f.at(i)

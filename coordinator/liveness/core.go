@@ -113,6 +113,8 @@ type member struct {
 	// judged: a verdict about this incarnation is on its way to the root.
 	judged bool
 	held   Guard
+	// explained: it has failed by a proof, or because somebody said so, by the root.
+	explained bool
 
 	// failures are the moments of the last failures of any incarnation; recovered is
 	// when the last of them was followed by a registration.
@@ -183,6 +185,7 @@ func (c *Core) SetMember(r *rootv1.Member, now clock.Instant) {
 	if r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && slices.Contains(r.GetSignals(), ProcessEndedSignal) {
 		m.signals |= ProcessEnded
 	}
+	m.explained = r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && explained(r.GetSignals())
 	m.state, m.address = r.GetState(), r.GetProbeAddress()
 	if !m.accepting() {
 		m.held = NotHeld
@@ -215,7 +218,7 @@ func (m *member) begin(incarnation, fences uint64, now clock.Instant) {
 	m.life = life{incarnation: incarnation, fences: fences}
 	m.state = rootv1.MemberState_MEMBER_STATE_ACTIVE
 	m.known, m.heard, m.vanished, m.doubted = now, 0, 0, 0
-	m.question, m.wondered, m.told, m.judged, m.held = 0, 0, 0, false, NotHeld
+	m.question, m.wondered, m.told, m.judged, m.held, m.explained = 0, 0, 0, false, NotHeld, false
 }
 
 // remember keeps an incarnation that is over. Of the oldest is kept for how long its

@@ -18,7 +18,7 @@
 //  4. A fence runs out when its ttl, stretched by the bound of clock rates, has passed
 //     since the incarnation was last confirmed, or since this era began, whichever is
 //     later. Behind a verdict an incarnation is never confirmed again.
-//  5. Guards hold what has no proof: when many vanish at once, and above a number a round.
+//  5. Guards hold what has no proof: when many fall silent at once, for a time, and above a number a round.
 //     They never hold what is proven.
 //  6. Work per frame is constant, and a timer costs the logarithm of their number.
 //

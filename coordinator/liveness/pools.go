@@ -19,7 +19,8 @@ type pool struct {
 	terms
 	fence        Fence
 	massPermille uint64
-	massWindow   time.Duration
+	// massHold is how long a member is silent when its verdict is held no longer.
+	massWindow, massHold time.Duration
 	// named are the classes that name it; those that take every keyspace do not.
 	named []*class
 }
@@ -69,7 +70,7 @@ func (p *pools) set(k *rootv1.Keyspace) {
 	}
 	p.byID[id] = &pool{
 		id: id, name: k.GetName(), terms: termsOf(s), fence: fence,
-		massPermille: g.GetMassPermille(), massWindow: millis(g.GetMassWindowMillis()),
+		massPermille: g.GetMassPermille(), massWindow: millis(g.GetMassWindowMillis()), massHold: millis(g.GetMassHoldMillis()),
 	}
 	p.stale = true
 }
@@ -142,10 +143,10 @@ func (p *pools) refresh() {
 		case len(k.named) > 0:
 			p.named = append(p.named, k)
 		case p.common == nil:
-			p.common = &pool{name: k.name, massPermille: k.massPermille, massWindow: k.massWindow}
+			p.common = &pool{name: k.name, massPermille: k.massPermille, massWindow: k.massWindow, massHold: k.massHold}
 		default:
 			p.common.massPermille = min(p.common.massPermille, k.massPermille)
-			p.common.massWindow = max(p.common.massWindow, k.massWindow)
+			p.common.massWindow, p.common.massHold = max(p.common.massWindow, k.massWindow), max(p.common.massHold, k.massHold)
 		}
 	}
 }

@@ -144,6 +144,16 @@ var ownership = []mutation{
 		[]string{detects},
 	},
 	{
+		22, "deaths that are proven hold verdicts", "coordinator/liveness/guards.go",
+		"m.vanished != 0 && !m.explained && !m.proven() &&", "m.vanished != 0 &&",
+		[]string{detects},
+	},
+	{
+		22, "a hold never ends", "coordinator/liveness/guards.go",
+		"return now < m.vanished.Add(k.massHold) && c", "return c",
+		[]string{detects},
+	},
+	{
 		22, "a reset proves a death", "coordinator/memberprobe.go",
 		"if errors.Is(err, syscall.ECONNREFUSED) {", "if err != nil {",
 		[]string{"./coordinator"},

@@ -167,7 +167,7 @@ func GuardsOf(s *rootv1.KeyspaceSettings) *rootv1.Guards {
 	return &rootv1.Guards{
 		MassPermille: cmp.Or(g.GetMassPermille(), 500), MassWindowMillis: cmp.Or(g.GetMassWindowMillis(), 10_000),
 		FlapFailures: cmp.Or(g.GetFlapFailures(), 3), FlapWindowMillis: cmp.Or(g.GetFlapWindowMillis(), 300_000),
-		NoMoveBackMillis: cmp.Or(g.GetNoMoveBackMillis(), 120_000),
+		NoMoveBackMillis: cmp.Or(g.GetNoMoveBackMillis(), 120_000), MassHoldMillis: cmp.Or(g.GetMassHoldMillis(), 600_000),
 	}
 }
 
@@ -189,7 +189,7 @@ func checkGuards(g *rootv1.Guards) *rootv1.ErrorDetail {
 	case g.GetFlapFailures() > MaxFlapFailures:
 		return invalid("guards: %d failures, at most %d are allowed", g.GetFlapFailures(), MaxFlapFailures)
 	}
-	return checkMillis("guards", g.GetMassWindowMillis(), g.GetFlapWindowMillis(), g.GetNoMoveBackMillis())
+	return checkMillis("guards", g.GetMassWindowMillis(), g.GetFlapWindowMillis(), g.GetNoMoveBackMillis(), g.GetMassHoldMillis())
 }
 
 // StartOf is how a keyspace begins, with what counts where nothing is set: the regions of some
