@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"time"
@@ -68,9 +69,16 @@ func (k memberProber) probe(ctx context.Context, p liveness.Probe) liveness.Prob
 	return liveness.NoAnswer
 }
 
-// once is one connection. ended: it was accepted, and is over without a word.
+// once is one connection. ended: it was accepted, and is over without a word. What is dialled is one
+// socket: a name may stand for several, of which one refuses and another is cut off, and an address
+// that stands for none of them in particular is answered by this very machine. Such addresses, of
+// members that registered before they were refused, prove nothing.
 func (k memberProber) once(ctx context.Context, p liveness.Probe) (result liveness.ProbeResult, ended bool) {
-	conn, err := k.dial(ctx, p.Address)
+	at, err := netip.ParseAddrPort(p.Address)
+	if err != nil || at.Addr().Unmap().IsUnspecified() {
+		return liveness.NoAnswer, false
+	}
+	conn, err := k.dial(ctx, at.String())
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return liveness.Refused, false
 	}

@@ -103,13 +103,35 @@ func TestProbeDoesNotWaitForWhatIsLost(t *testing.T) {
 		}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if got := k.probe(ctx, liveness.Probe{Member: "m1", Incarnation: 7, Address: "h:1"}); got != liveness.Refused {
+		if got := k.probe(ctx, liveness.Probe{Member: "m1", Incarnation: 7, Address: "10.0.0.7:1"}); got != liveness.Refused {
 			t.Errorf("the probe says %d, want that it was refused", got)
 		}
 		if took := time.Since(begun); took > 150*time.Millisecond {
 			t.Errorf("that took %v", took)
 		}
 	})
+}
+
+// Rule 6: a name, or an address that is no socket's in particular, is not even dialled: a refusal
+// there proves nothing of the member.
+func TestRule6ProbeDialsTheLiteralOnly(t *testing.T) {
+	for address, want := range map[string]liveness.ProbeResult{
+		"10.0.0.7:7001": liveness.Refused, "[fd00::7]:7001": liveness.Refused,
+		"localhost:7001": liveness.NoAnswer, "m1:7001": liveness.NoAnswer, "0.0.0.0:7001": liveness.NoAnswer, "[::]:7001": liveness.NoAnswer, ":7001": liveness.NoAnswer,
+		"[::ffff:0.0.0.0]:7001": liveness.NoAnswer,
+	} {
+		dialled := ""
+		k := memberProber{dial: func(_ context.Context, at string) (net.Conn, error) {
+			dialled = at
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}}
+		if got := k.probe(t.Context(), liveness.Probe{Member: "m1", Incarnation: 7, Address: address}); got != want {
+			t.Errorf("at %s the probe says %d, want %d", address, got, want)
+		}
+		if dialled != "" && (want == liveness.NoAnswer || dialled != address) {
+			t.Errorf("for %s it dialled %s", address, dialled)
+		}
+	}
 }
 
 func says(text string) func(net.Conn) {

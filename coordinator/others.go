@@ -51,7 +51,7 @@ func (o *others) heard(ctx context.Context, address string, members []state.Memb
 	words := make([]liveness.Word, 0, len(reply.GetMembers()))
 	for _, m := range reply.GetMembers() {
 		age := time.Duration(min(m.GetAgeMillis(), state.MaxMillis)) * time.Millisecond
-		words = append(words, liveness.Word{Member: state.MemberID(m.GetMemberId()), Incarnation: m.GetIncarnation(), Age: age})
+		words = append(words, liveness.Word{Member: state.MemberID(m.GetMemberId()), Incarnation: m.GetIncarnation(), Age: age, Connected: m.GetConnected()})
 	}
 	return words, err
 }

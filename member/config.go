@@ -30,8 +30,11 @@ type Config struct {
 	ID      string
 	Address string
 	// ProbeAddress is host:port that this process listens at, so that coordinators see at
-	// once when it has died. It must be its own, with nothing in between; port 0 takes a
-	// free one. Empty: none; then its death is known by its silence.
+	// once when it has died. It must be its own, with nothing in between, and one that
+	// coordinators reach: what is registered is the IP address and the port that the listener
+	// is bound to. A name is resolved to one address, port 0 takes a free one, and all
+	// addresses of a machine are refused, as is loopback unless Address is that too. Empty:
+	// none; then its death is known by its silence.
 	ProbeAddress string
 	Labels       map[string]string
 	// Capacity is the share of load that it takes, relative to others: 0 counts as 1,
@@ -83,6 +86,8 @@ func (c Config) Validate() error {
 		return errors.New("member config: Address is empty: give host:port, where callers reach this process")
 	case everywhere(c.Address):
 		return fmt.Errorf("member config: Address is %q, which is all addresses of this machine: give the one where callers reach this process", c.Address)
+	case c.ProbeAddress != "" && everywhere(c.ProbeAddress):
+		return fmt.Errorf("member config: ProbeAddress is %q, which is all addresses of this machine: give the one at which coordinators reach this process, or leave it empty", c.ProbeAddress)
 	case c.Client == nil:
 		return errors.New("member config: Client is nil: make one with client.New")
 	case c.Coordinators < 0 || c.Coordinators > MaxCoordinators:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/rooted"
 )
 
 const (
@@ -38,7 +39,8 @@ type probe struct {
 	lost        func(error)
 }
 
-// listenProbe opens the listener, and returns its address as it is to be registered.
+// listenProbe opens the listener, and returns its address as it is to be registered: the one that
+// it is bound to, whatever name it was asked for by.
 func listenProbe(ctx context.Context, cfg Config, lost func(error)) (*probe, string, error) {
 	if cfg.ProbeAddress == "" {
 		return nil, "", nil
@@ -47,19 +49,14 @@ func listenProbe(ctx context.Context, cfg Config, lost func(error)) (*probe, str
 	if err != nil {
 		return nil, "", fmt.Errorf("listen for probes: %w", err)
 	}
-	host, _, err := net.SplitHostPort(cfg.ProbeAddress)
-	if err != nil {
+	address := l.Addr().String()
+	if err := rooted.CheckProbeAddress(address, cfg.Address); err != nil {
 		_ = l.Close()
-		return nil, "", fmt.Errorf("probe address %q: %w", cfg.ProbeAddress, err)
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		_ = l.Close()
-		return nil, "", fmt.Errorf("probe address %q: %w", l.Addr(), err)
+		return nil, "", fmt.Errorf("member config: ProbeAddress is %q: %w", cfg.ProbeAddress, err)
 	}
 	p := &probe{listener: l, line: cfg.ID, certs: cfg.TLS, slots: make(chan struct{}, probes), lost: lost}
 	p.serving.Go(p.accept)
-	return p, net.JoinHostPort(host, port), nil
+	return p, address, nil
 }
 
 func (p *probe) accept() {

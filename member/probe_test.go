@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -59,7 +61,7 @@ func runEnding(t *testing.T, certs *mtls.Source, a *app) (m *member.Member, clus
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err = member.New(member.Config{ID: "m1", Address: "m1:7000", Client: c, ProbeAddress: "127.0.0.1:0", TLS: certs})
+	m, err = member.New(member.Config{ID: "m1", Address: "127.0.0.1:7000", Client: c, ProbeAddress: "127.0.0.1:0", TLS: certs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +200,7 @@ func TestProbeAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	m, err := member.New(member.Config{ID: "m1", Address: "m1:7000", Client: c, ProbeAddress: l.Addr().String()})
+	m, err := member.New(member.Config{ID: "m1", Address: "127.0.0.1:7000", Client: c, ProbeAddress: l.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,4 +299,68 @@ func (s *store) Acquire(_ context.Context, r member.Region) error {
 func (s *store) Release(_ context.Context, r member.Region) ([]byte, error) {
 	fmt.Printf("release region %d\n", r.ID)
 	return []byte("offset 42"), nil
+}
+
+// Rule 6: what is registered is the address that the listener is bound to, also when it was asked
+// for by a name. What is no single socket, or another machine's, is refused before anything is
+// registered, and the error says what to do.
+func TestRule6ProbeAddressIsThatOfTheListener(t *testing.T) {
+	c, err := client.New(client.Config{Endpoints: []string{"c1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, x := range []struct{ address, probe, want string }{
+		{"10.0.0.7:7000", "0.0.0.0:7001", "all addresses of this machine"},
+		{"10.0.0.7:7000", "[::]:7001", "all addresses of this machine"},
+		{"10.0.0.7:7000", ":7001", "all addresses of this machine"},
+		{"10.0.0.7:7000", "127.0.0.1:0", "each machine's own"},
+		{"m1:7000", "localhost:0", "each machine's own"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		m, err := member.New(member.Config{ID: "m1", Address: x.address, Client: c, ProbeAddress: x.probe, Listen: func(_ context.Context, network, address string) (net.Listener, error) {
+			cancel() // whoever would register is not let
+			return net.Listen(network, address)
+		}})
+		if err == nil {
+			err = m.Run(ctx, &app{})
+		}
+		if err == nil || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("probe address %s beside %s: %v, want %q", x.probe, x.address, err, x.want)
+		}
+		cancel()
+	}
+}
+
+// A name is resolved when it is listened at: one socket is registered.
+func TestRule6ProbeAddressOfANameIsRegisteredAsAnAddress(t *testing.T) {
+	cluster := fakecoordinator.New(games)
+	cluster.Start("c1")
+	defer cluster.Stop()
+	c, err := client.New(client.Config{Endpoints: []string{"c1"}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(cluster.Dial)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	m, err := member.New(member.Config{ID: "m1", Address: "localhost:7000", Client: c, ProbeAddress: "localhost:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx, &app{}) }()
+	if err := cluster.Await(ctx, "m1", func(fakecoordinator.Reported) bool { return cluster.Member("m1") != nil }); err != nil {
+		t.Fatal(err)
+	}
+	address := cluster.Member("m1").GetProbeAddress()
+	if at, err := netip.ParseAddrPort(address); err != nil || !at.Addr().IsLoopback() || at.Port() == 0 {
+		t.Errorf("registered probe address %q: %v", address, err)
+	}
+	if line, err := probed(t, address, nil); !strings.HasPrefix(line, "nokv-member m1 ") || err != nil {
+		t.Errorf("the probe says %q, %v", line, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

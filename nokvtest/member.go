@@ -29,14 +29,15 @@ type Member struct {
 }
 
 // Member starts a member for keyspaces, all without any, and waits until it is known. Its
-// address is ID:7000, of the network in memory, and ID:7001 its probe.
+// address is ID:7000, of the network in memory; its probe has port 7001 of an IP address there that
+// all processes of the id share.
 func (c *Cluster) Member(t testing.TB, id string, h member.Handler, keyspaces ...string) *Member {
 	t.Helper()
 	return c.MemberOf(t, member.Config{ID: id, Keyspaces: keyspaces}, h)
 }
 
 // MemberOf is Member with settings of its own: what is empty is filled in. A second process of an
-// id needs another ProbeAddress, and takes over from the first.
+// id needs another ProbeAddress, such as 10.0.0.1:7002, and takes over from the first.
 func (c *Cluster) MemberOf(t testing.TB, cfg member.Config, h member.Handler) *Member {
 	t.Helper()
 	m := &Member{id: cfg.ID, cluster: c, host: &host{name: cfg.ID}, ended: make(chan struct{})}
@@ -44,7 +45,7 @@ func (c *Cluster) MemberOf(t testing.TB, cfg member.Config, h member.Handler) *M
 		cfg.Address = cfg.ID + ":7000"
 	}
 	if cfg.ProbeAddress == "" {
-		cfg.ProbeAddress = cfg.ID + ":7001"
+		cfg.ProbeAddress = c.net.ip(cfg.ID) + ":7001"
 	}
 	if cfg.Listen == nil {
 		cfg.Listen = m.listen

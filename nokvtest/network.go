@@ -24,6 +24,7 @@ type network struct {
 	// closed and made anew when links are cut or mended.
 	at      map[string]*listener
 	of      map[string]string
+	ips     map[string]int // of names, the numbers of their IP addresses
 	conns   map[*conn]struct{}
 	cut     map[[2]string]bool
 	paused  map[string]bool
@@ -33,7 +34,7 @@ type network struct {
 
 func newNetwork() *network {
 	return &network{
-		at: map[string]*listener{}, of: map[string]string{}, conns: map[*conn]struct{}{},
+		at: map[string]*listener{}, of: map[string]string{}, ips: map[string]int{}, conns: map[*conn]struct{}{},
 		cut: map[[2]string]bool{}, paused: map[string]bool{}, changed: make(chan struct{}),
 	}
 }
@@ -41,6 +42,18 @@ func newNetwork() *network {
 // cutLocked reports whether nothing goes from one host to another.
 func (n *network) cutLocked(from, to string) bool {
 	return from != to && (n.cut[[2]string{from, to}] || n.paused[from] || n.paused[to])
+}
+
+// ip is the IP address of a name: probes are of addresses, not of names.
+func (n *network) ip(name string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i, known := n.ips[name]
+	if !known {
+		i = len(n.ips) + 1
+		n.ips[name] = i
+	}
+	return fmt.Sprintf("10.%d.%d.%d", i>>16&0xff, i>>8&0xff, i&0xff)
 }
 
 // change changes links, of connections that are open too.

@@ -310,7 +310,7 @@ func TestMistakesAreSaidInPlainWords(t *testing.T) {
 				nokvtest.Start(a, nokvtest.Keyspace("k", "nothing like it"))
 			},
 			"nokvtest: member \"\": member config: ID is empty": func(a *aside) { nokvtest.Start(a).Member(a, "", &app{}) },
-			"nokvtest: member \"m1\" is not known: it ended\nlisten for probes: listen memory m1:7001: bind: address already in use": func(a *aside) {
+			"nokvtest: member \"m1\" is not known: it ended\nlisten for probes: listen memory 10.0.0.1:7001: bind: address already in use": func(a *aside) {
 				c := nokvtest.Start(a)
 				c.Member(a, "m1", &app{})
 				c.Member(a, "m1", &app{})

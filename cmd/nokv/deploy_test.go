@@ -170,7 +170,7 @@ func podLines(t *testing.T, set, service kubeObject, ordinal int) (lines []*comm
 	t.Helper()
 	pod := set.Spec.Template.Spec
 	name := fmt.Sprintf("%s-%d", set.Metadata.Name, ordinal)
-	fields := map[string]string{"metadata.name": name, "metadata.labels['apps.kubernetes.io/pod-index']": fmt.Sprint(ordinal)}
+	fields := map[string]string{"metadata.name": name, "status.podIP": fmt.Sprint("10.1.0.", ordinal+1), "metadata.labels['apps.kubernetes.io/pod-index']": fmt.Sprint(ordinal)}
 	for _, c := range pod.Containers {
 		l := &commandLine{where: "pod " + name, args: slices.Clone(c.Args), env: map[string]string{}, probed: map[string]string{}, stopped: time.Duration(pod.TerminationGracePeriodSeconds) * time.Second}
 		for _, e := range c.Env {

@@ -23,7 +23,7 @@ var notDoneFor = map[string]string{
 	"joined":             "who joined is let be for policy-rebalance-settle, or, if that is not set, for 10 s while others drain",
 	"recovered":          "nothing goes back to who came back for guards-no-move-back",
 	"poison_suspected":   "owners of the region died soon after they got it: nokv region release ends its quarantine",
-	"mass_failure_hold":  "most members are not heard: see guards-mass-permille",
+	"mass_failure_hold":  "most members are not heard: see guards-mass-permille and guards-mass-hold",
 	"named_nobody":       "the hook of policy-hook-url named a member that is none, or takes nothing",
 	"named_unfit":        "the hook of policy-hook-url named a member that may not have it",
 	"named_full":         "the hook of policy-hook-url named a member that would have much more than its part",

@@ -48,7 +48,7 @@ hangs, and when this process is killed, coordinators know of it by its silence.`
 			f.StringVar(&s.app, "app", "", "`URL` where the process is asked, http://127.0.0.1:PORT (default: the port of --address, on loopback)")
 			f.BoolVar(&s.poll, "poll", false, "the process cannot listen: it asks for its calls")
 			f.StringVar(&s.control, "control", "127.0.0.1:0", "`address` of the port that the process asks; port 0 takes a free one")
-			f.StringVar(&s.probe, "probe-address", "", "`host:port` that this process listens at, so that coordinators see at once when it has died; none: nowhere (default: a free port of the host of --address)")
+			f.StringVar(&s.probe, "probe-address", "", "`host:port` that this process listens at, so that coordinators see at once when it has died: of an IP address of its own, in a pod the pod's; none: nowhere (default: a free port of the host of --address)")
 			f.StringVar(&s.kind, "kind", "worker", "`word` for what it is")
 			f.Uint64Var(&s.capacity, "capacity", 0, "`share` of load it can take, relative to others; 0 counts as 1, 1,000,000 at most")
 			f.label(s.labels, "`NAME=VALUE`; repeat for more")
@@ -164,7 +164,7 @@ func (s *sidecarFlags) run(ctx context.Context, e *env, command []string) error 
 		Logger: logger.Named("sidecar"),
 	})
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		err = fmt.Errorf("%w: this machine does not have the address: say with --probe-address where coordinators reach this process, or none", err)
+		err = fmt.Errorf("%w: this machine does not have the address: say with --probe-address at which of its IP addresses coordinators reach this process, or none", err)
 	}
 	return err
 }

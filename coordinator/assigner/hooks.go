@@ -178,7 +178,7 @@ func hookOf(k *rootv1.Keyspace) *hooked {
 }
 
 func timeoutOf(millis uint64) time.Duration {
-	return time.Duration(min(cmp.Or(millis, 1000), state.MaxHookMillis)) * time.Millisecond
+	return time.Duration(min(cmp.Or(millis, state.DefaultHookTimeoutMillis), state.MaxHookMillis)) * time.Millisecond
 }
 
 // heed takes what a plan asks, and drops the answers that it has had.

@@ -21,7 +21,7 @@ const (
 	// members count as newcomers.
 	settledBy = 10 * time.Minute
 	// anyInterval is between rounds of keyspaces that say nothing of it.
-	anyInterval = 30 * time.Second
+	anyInterval = state.DefaultRebalanceIntervalMillis * time.Millisecond
 	// roundGap, regionGap for each region, and memberGap for each member and keyspace that has
 	// rounds, are between two rounds of a keyspace at least, whatever happens: a round looks at
 	// all of its regions and at all members, and what happens to a member is for all keyspaces.

@@ -115,6 +115,9 @@ func (b *bare) look() (cmds []*rootv1.Command) {
 	for _, p := range orders.Probes {
 		b.raw.Probed(p, liveness.Refused)
 	}
+	if orders.Asking != nil {
+		b.raw.Told(orders.Asking, nil)
+	}
 	return cmds
 }
 

@@ -117,8 +117,6 @@ const (
 	crowdedPause = 2 * time.Millisecond
 	// listEvery is how often the settings of keyspaces are looked at, if anything changes.
 	listEvery = time.Second
-	// leastScan is the least time between two looks of a keyspace; one that does not say looks
-	// scansPerIdle times in its idle time.
-	leastScan    = 100 * time.Millisecond
-	scansPerIdle = 4
+	// leastScan is the least time between two looks of a keyspace.
+	leastScan = 100 * time.Millisecond
 )

@@ -52,10 +52,7 @@ func every(k *rootv1.Keyspace) (idle, every time.Duration) {
 	if idle == 0 || s.GetLayout().GetPoints() == nil || s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED {
 		return 0, 0
 	}
-	every = time.Duration(s.GetCadence().GetIdleScanMillis()) * time.Millisecond
-	if every == 0 {
-		every = idle / scansPerIdle
-	}
+	every = time.Duration(state.IdleScanMillis(s)) * time.Millisecond
 	return idle, max(every, leastScan)
 }
 

@@ -96,8 +96,9 @@ func (f *fingerprint) member(m *member, changes uint64) {
 	f.text(m.class.key)
 	f.number(uint64(m.state))
 	f.flag(m.judged)
+	f.flag(m.explained)
 	f.number(uint64(m.held))
-	for _, i := range [...]clock.Instant{m.known, m.heard, m.elsewhere, m.vanished, m.doubted, m.wondered, m.told, m.recovered, m.forgotten} {
+	for _, i := range [...]clock.Instant{m.known, m.heard, m.vanished, m.doubted, m.wondered, m.told, m.recovered, m.forgotten} {
 		f.at(i)
 	}
 	f.number(uint64(len(m.failures)))
@@ -120,7 +121,8 @@ func (f *fingerprint) life(l *life, changes uint64) {
 	f.flag(l.untold)
 	f.number(uint64(l.refused))
 	f.number(uint64(l.tries))
-	for _, i := range [...]clock.Instant{l.answered, l.formerly(changes), l.asked, l.next} {
+	f.number(uint64(l.found))
+	for _, i := range [...]clock.Instant{l.answered, l.formerly(changes), l.broke, l.elsewhere, l.open, l.asked, l.next, l.foundAt} {
 		f.at(i)
 	}
 }

@@ -63,6 +63,10 @@ type life struct {
 	answered, older clock.Instant
 	fences          uint64
 	signals         Signals
+	// broke is when its stream here ended, or, later, when no coordinator had one of it any
+	// more; 0: it had none. elsewhere is when at the latest a frame of it came to another
+	// coordinator, open when another one last said that its stream there is open; 0: never.
+	broke, elsewhere, open clock.Instant
 	// untold: it may have been proven dead since somebody was told.
 	untold bool
 
@@ -71,6 +75,10 @@ type life struct {
 	probe          uint64
 	asked, next    clock.Instant
 	refused, tries uint8
+	// found is the proof that a probe found which began at foundAt: it counts when those who
+	// were asked since then contradict it not. 0: none.
+	found   Signals
+	foundAt clock.Instant
 }
 
 func (l *life) proven() bool { return l.signals&proofs != 0 }
@@ -92,8 +100,8 @@ type member struct {
 	state rootv1.MemberState
 
 	// known is when this incarnation was first seen rooted, heard when its last frame
-	// came here, elsewhere when at the latest one came to another coordinator; 0: never.
-	known, heard, elsewhere clock.Instant
+	// came here; 0: never.
+	known, heard clock.Instant
 	// vanished is when it was last heard before it began to look gone; 0: it does not.
 	vanished clock.Instant
 	// doubted: callers could not reach it; suspected until then.
@@ -105,6 +113,8 @@ type member struct {
 	// judged: a verdict about this incarnation is on its way to the root.
 	judged bool
 	held   Guard
+	// explained: it has failed by a proof, or because somebody said so, by the root.
+	explained bool
 
 	// failures are the moments of the last failures of any incarnation; recovered is
 	// when the last of them was followed by a registration.
@@ -175,6 +185,7 @@ func (c *Core) SetMember(r *rootv1.Member, now clock.Instant) {
 	if r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && slices.Contains(r.GetSignals(), ProcessEndedSignal) {
 		m.signals |= ProcessEnded
 	}
+	m.explained = r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && explained(r.GetSignals())
 	m.state, m.address = r.GetState(), r.GetProbeAddress()
 	if !m.accepting() {
 		m.held = NotHeld
@@ -206,8 +217,8 @@ func (m *member) begin(incarnation, fences uint64, now clock.Instant) {
 	}
 	m.life = life{incarnation: incarnation, fences: fences}
 	m.state = rootv1.MemberState_MEMBER_STATE_ACTIVE
-	m.known, m.heard, m.elsewhere, m.vanished, m.doubted = now, 0, 0, 0, 0
-	m.question, m.wondered, m.told, m.judged, m.held = 0, 0, 0, false, NotHeld
+	m.known, m.heard, m.vanished, m.doubted = now, 0, 0, 0
+	m.question, m.wondered, m.told, m.judged, m.held, m.explained = 0, 0, 0, false, NotHeld, false
 }
 
 // remember keeps an incarnation that is over. Of the oldest is kept for how long its
@@ -270,9 +281,9 @@ func (c *Core) Begin(era rooted.Era, now clock.Instant) {
 	c.roundAt, c.passed = now, 0
 	for _, m := range c.members {
 		for i := range m.past {
-			m.past[i].tries, m.past[i].next = 0, 0
+			m.past[i].probeAnew()
 		}
-		m.tries, m.next = 0, 0
+		m.probeAnew()
 		c.timers.soon(m, now)
 	}
 }
@@ -293,7 +304,7 @@ func (c *Core) Opened(id rooted.MemberID, incarnation uint64, stream StreamID, n
 		return
 	}
 	l.stream = stream
-	l.probe, l.asked, l.refused = 0, 0, 0 // a probe from before says nothing of a process that is there
+	l.probe, l.asked, l.refused, l.found = 0, 0, 0, 0 // a probe from before says nothing of a process that is there
 	if l == &m.life {
 		c.Frame(id, incarnation, now)
 	}
@@ -305,7 +316,8 @@ func (c *Core) Closed(id rooted.MemberID, incarnation uint64, stream StreamID, n
 	if l == nil || l.stream != stream {
 		return
 	}
-	l.stream, l.next, l.tries = 0, 0, 0
+	l.probeAnew()
+	l.stream, l.broke = 0, now
 	l.signals |= StreamClosed
 	c.timers.soon(m, now)
 }
@@ -322,7 +334,8 @@ func (c *Core) Frame(id rooted.MemberID, incarnation uint64, now clock.Instant) 
 	m.heard = now
 	if (m.signals&passing != 0 || m.vanished != 0) && !m.judged {
 		m.signals &^= passing
-		m.vanished, m.held, m.next, m.tries = 0, NotHeld, 0, 0
+		m.vanished, m.held = 0, NotHeld
+		m.probeAnew()
 		first = true
 	}
 	if first {

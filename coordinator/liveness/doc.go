@@ -9,14 +9,16 @@
 //  2. Proof of death is one of: the member's own address refused a connection twice
 //     while it had no stream here; somebody else answered there; the member said that
 //     it is gone; whoever waits for its process said that it ended. A reset, a timeout,
-//     silence and an address that accepts prove nothing.
+//     silence and an address that accepts prove nothing. What a probe found is no proof
+//     while another coordinator has a stream of the member, or has heard it since its stream
+//     here broke: all are asked when the probe begins that may decide.
 //  3. Without proof a verdict comes after silence that nobody else contradicts, counted
 //     from no earlier than when this era began, or this process last stood still, and not
 //     before the fences of all that the member owns have run out.
 //  4. A fence runs out when its ttl, stretched by the bound of clock rates, has passed
 //     since the incarnation was last confirmed, or since this era began, whichever is
 //     later. Behind a verdict an incarnation is never confirmed again.
-//  5. Guards hold what has no proof: when many vanish at once, and above a number a round.
+//  5. Guards hold what has no proof: when many fall silent at once, for a time, and above a number a round.
 //     They never hold what is proven.
 //  6. Work per frame is constant, and a timer costs the logarithm of their number.
 //

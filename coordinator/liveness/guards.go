@@ -13,7 +13,7 @@ type Guard uint8
 // Guards.
 const (
 	NotHeld Guard = iota
-	// HeldByMassFailure: more of a keyspace's members than it allows vanished together.
+	// HeldByMassFailure: more of a keyspace's members than it allows fell silent together.
 	HeldByMassFailure
 	// HeldByBudget: the round has had its verdicts.
 	HeldByBudget
@@ -25,14 +25,14 @@ func (g Guard) String() string { return [...]string{"", "mass_failure_hold", "ve
 // Reason is a sentence for people.
 func (g Guard) Reason() string {
 	return [...]string{
-		"", "more members of a keyspace vanished together than it lets fail without proof of death", "there were enough verdicts without proof for now",
+		"", "more members of a keyspace fell silent together than it lets fail without proof of death: it is failed when guards-mass-hold is over, or by nokv member fail", "there were enough verdicts without proof for now",
 	}[g]
 }
 
-// toll is how many members of a class there are to be lost, and when those that look
-// gone, or were failed since, vanished: in order.
+// toll is how many members of a class live, and when those that fell silent without a proof of
+// death, or an operator's word, vanished: in order. Those may have been failed since.
 type toll struct {
-	members  int
+	alive    int
 	vanished []clock.Instant
 }
 
@@ -52,7 +52,8 @@ func (c *Core) countTolls(now clock.Instant) {
 	}
 	c.tolls = tolls{at: now, byClass: map[*class]*toll{}}
 	for _, m := range c.members {
-		if m.vanished == 0 && (!m.accepting() || m.heard == 0 && m.elsewhere == 0) {
+		silent := m.vanished != 0 && !m.explained && !m.proven() && m.signals&Goodbye == 0
+		if !silent && (m.vanished != 0 || !m.accepting() || m.heard == 0 && m.elsewhere == 0) {
 			continue
 		}
 		t := c.tolls.byClass[m.class]
@@ -60,9 +61,10 @@ func (c *Core) countTolls(now clock.Instant) {
 			t = &toll{}
 			c.tolls.byClass[m.class] = t
 		}
-		t.members++
-		if m.vanished != 0 && m.signals&Goodbye == 0 {
+		if silent {
 			t.vanished = append(t.vanished, m.vanished)
+		} else {
+			t.alive++
 		}
 	}
 	for _, t := range c.tolls.byClass {
@@ -80,17 +82,17 @@ func (t *toll) around(at clock.Instant, window time.Duration) int {
 	return to - from
 }
 
-func (t *toll) all() int {
+func (t *toll) living() int {
 	if t == nil {
 		return 0
 	}
-	return t.members
+	return t.alive
 }
 
 // guard says what holds a verdict without proof.
 func (c *Core) guard(m *member, now clock.Instant) Guard {
 	c.countTolls(now)
-	held := func(k *pool) bool { return c.massive(k, m.vanished) }
+	held := func(k *pool) bool { return now < m.vanished.Add(k.massHold) && c.massive(k, m.vanished) }
 	if m.class.key != "" && slices.ContainsFunc(m.class.pools, held) {
 		return HeldByMassFailure
 	}
@@ -100,17 +102,18 @@ func (c *Core) guard(m *member, now clock.Instant) Guard {
 	return NotHeld
 }
 
-// massive reports whether too many of the members that take a keyspace's regions
-// vanished around a moment.
+// massive reports whether, of the members that take a keyspace's regions, too many fell silent
+// around a moment: of those and the ones that live now. Who was dead by then, by proof or for
+// long, is none of them.
 func (c *Core) massive(k *pool, at clock.Instant) bool {
 	every := c.tolls.byClass[c.pools.classes[""]]
-	members, vanished := every.all(), every.around(at, k.massWindow)
+	alive, vanished := every.living(), every.around(at, k.massWindow)
 	for _, cl := range k.named {
 		t := c.tolls.byClass[cl]
-		members += t.all()
+		alive += t.living()
 		vanished += t.around(at, k.massWindow)
 	}
-	return uint64(vanished)*1000 > k.massPermille*uint64(members)
+	return uint64(vanished)*1000 > k.massPermille*uint64(alive+vanished)
 }
 
 // dampedUntil is when a member that failed too often gets something again; 0: now.

@@ -32,7 +32,7 @@ func TestA55GuardMassFailureHold(t *testing.T) {
 		w.run(500 * ms)
 		w.hang(id)
 	}
-	w.run(time.Hour)
+	w.run(9 * time.Minute)
 	w.noVerdict()
 	s := w.health(ids[0], liveness.Held)
 	if holds := w.core.Holds(); s.Guard != liveness.HeldByMassFailure || len(holds) != 1 || len(holds[0].Members) != 6 || s.Guard.String() != "mass_failure_hold" {
@@ -68,9 +68,10 @@ func TestGuardMassFailureHoldsNoProof(t *testing.T) {
 		w.root(string(v.Member), 1, failed, "slow")
 	}
 	w.verdicts = nil
-	w.run(time.Hour)
-	w.noVerdict() // the eighth vanished with the seven
-	w.health("m00", liveness.Held)
+	w.run(time.Minute)
+	if len(w.verdicts) != 1 { // of those that live, and are silent, it is one of three
+		t.Fatalf("the verdicts are %s, want m00's: deaths that are proven are no reason to doubt it", names(w.verdicts))
+	}
 }
 
 // One after the other is not together.
@@ -117,7 +118,7 @@ func TestGuardMassFailureCountsMembersOfAll(t *testing.T) {
 		w.hang(fmt.Sprintf("some%d", i))
 	}
 	w.hang("some2")
-	w.run(time.Hour)
+	w.run(9 * time.Minute)
 	w.noVerdict() // 5 of 8 of slow
 	w.health("all0", liveness.Held)
 	w.connect("some2", 1)
@@ -257,5 +258,68 @@ func TestBatchesAreBounded(t *testing.T) {
 	}
 	if verdicts != n {
 		t.Fatalf("%d verdicts, want %d", verdicts, n)
+	}
+}
+
+// Members that are dead for long, by proof or by an operator's word are none of those that are to
+// be lost: they hold nothing, and excuse nothing.
+func TestGuardMassFailureCountsTheLivingAndTheSilent(t *testing.T) {
+	for name, fail := range map[string]func(w *ward, id string){
+		"by proof":        func(w *ward, id string) { w.root(id, 1, failed, "slow", "stream_closed", "probe_refused") },
+		"by an operator":  func(w *ward, id string) { w.root(id, 1, failed, "slow") },
+		"by silence once": func(w *ward, id string) { w.root(id, 1, failed, "slow", "silent") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWard(t)
+			ids := w.many(10, "slow")
+			for _, id := range ids[:6] { // one after the other, long ago
+				w.hang(id)
+				w.run(4 * time.Second)
+				fail(w, id)
+				w.run(time.Minute)
+			}
+			w.verdicts = nil
+			for _, id := range ids[6:9] { // three of the four that are left
+				w.hang(id)
+			}
+			w.run(time.Minute)
+			w.noVerdict()
+			w.health(ids[6], liveness.Held)
+		})
+	}
+	w := newWard(t)
+	ids := w.many(10, "slow")
+	for _, id := range ids[:6] {
+		w.hang(id)
+	}
+	w.run(20 * time.Second)
+	w.noVerdict()
+	for _, id := range ids[:2] { // an operator's word: what is left is 4 of 8
+		w.root(id, 1, failed, "slow")
+	}
+	w.run(10 * time.Second)
+	if len(w.verdicts) != 4 || len(w.core.Holds()) != 0 {
+		t.Fatalf("the verdicts are %s, want four", names(w.verdicts))
+	}
+}
+
+// A hold ends by time, which a keyspace may set.
+func TestGuardMassFailureHoldEnds(t *testing.T) {
+	for hold, want := range map[uint64]time.Duration{0: 10 * time.Minute, 60_000: time.Minute} {
+		w := newWard(t)
+		w.keyspace(20, "ks", &rootv1.KeyspaceSettings{
+			Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Liveness: &rootv1.Liveness{DeadAfterMillis: 5000}, Guards: &rootv1.Guards{MassHoldMillis: hold},
+		})
+		ids := w.many(10, "ks")
+		for _, id := range ids[:8] {
+			w.hang(id)
+		}
+		w.run(want - time.Second)
+		w.noVerdict()
+		w.health(ids[0], liveness.Held)
+		w.run(3 * time.Second)
+		if len(w.verdicts) != 8 || len(w.core.Holds()) != 0 {
+			t.Errorf("after %v the verdicts are %s, want eight", want, names(w.verdicts))
+		}
 	}
 }

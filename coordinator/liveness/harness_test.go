@@ -37,6 +37,8 @@ type ward struct {
 	address func(liveness.Probe) liveness.ProbeResult
 	// elsewhere is how long ago another coordinator heard a member.
 	elsewhere map[rooted.MemberID]time.Duration
+	// word is what another coordinator says of a member, where that changes with time; nil: nothing.
+	word func(id rooted.MemberID) (liveness.Word, bool)
 	// mute: nobody answers questions.
 	mute     bool
 	streams  liveness.StreamID
@@ -154,6 +156,11 @@ func (w *ward) turn() {
 			for _, id := range b.Question.Members {
 				if age, ok := w.elsewhere[id]; ok {
 					words = append(words, liveness.Word{Member: id, Incarnation: 1, Age: age})
+				}
+				if w.word != nil {
+					if said, ok := w.word(id); ok {
+						words = append(words, said)
+					}
 				}
 			}
 			w.core.Told(b.Question, words, w.now)

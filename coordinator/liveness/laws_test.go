@@ -23,10 +23,12 @@ type world struct {
 	// confirmed and heard are when incarnations were last confirmed, and heard anywhere.
 	confirmed, heard map[string]clock.Instant
 	proven, judged   map[string]bool
-	began            clock.Instant
-	probes           []liveness.Probe
-	questions        []liveness.Question
-	stream           liveness.StreamID
+	// open: by the last answers another coordinator has a stream of it.
+	open      map[rooted.MemberID]bool
+	began     clock.Instant
+	probes    []liveness.Probe
+	questions []liveness.Question
+	stream    liveness.StreamID
 }
 
 func key(id rooted.MemberID, incarnation uint64) string { return fmt.Sprint(id, "/", incarnation) }
@@ -73,8 +75,12 @@ func (w *world) step() {
 	case 11:
 		for _, q := range w.questions {
 			var words []liveness.Word
+			for _, asked := range q.Members {
+				w.open[asked] = false
+			}
 			if rapid.Bool().Draw(t, "heard") {
-				words = append(words, liveness.Word{Member: id, Incarnation: inc, Age: 500 * ms})
+				w.open[id] = rapid.Bool().Draw(t, "open")
+				words = append(words, liveness.Word{Member: id, Incarnation: inc, Age: 500 * ms, Connected: w.open[id]})
 				w.heard[key(id, inc)] = max(w.heard[key(id, inc)], w.now.Add(-500*ms))
 			}
 			c.Told(q, words, w.now)
@@ -115,6 +121,9 @@ func (w *world) turn() {
 			if v.Proven && !w.proven[k] {
 				w.t.Fatalf("%s is proven dead by nothing", k)
 			}
+			if v.Proven && w.open[v.Member] {
+				w.t.Fatalf("%s is proven dead, and another coordinator has its stream", k)
+			}
 			if d := w.now.Sub(max(w.confirmed[k], w.began)); !v.Proven && d < ttl+ttl/100 {
 				w.t.Fatalf("a verdict about %s, %v since it was confirmed or the era began", k, d)
 			}
@@ -144,7 +153,7 @@ func TestLaws(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{
 			ward: newWard(t), t: rt, incarnation: map[rooted.MemberID]uint64{}, streams: map[rooted.MemberID]liveness.StreamID{},
-			confirmed: map[string]clock.Instant{}, heard: map[string]clock.Instant{}, proven: map[string]bool{}, judged: map[string]bool{}, began: 1,
+			confirmed: map[string]clock.Instant{}, heard: map[string]clock.Instant{}, proven: map[string]bool{}, judged: map[string]bool{}, open: map[rooted.MemberID]bool{}, began: 1,
 		}
 		for i := range uint64(100) {
 			w.owned[i] = map[rooted.KeyspaceID]int{fenced: 1}

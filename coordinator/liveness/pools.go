@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -18,7 +19,8 @@ type pool struct {
 	terms
 	fence        Fence
 	massPermille uint64
-	massWindow   time.Duration
+	// massHold is how long a member is silent when its verdict is held no longer.
+	massWindow, massHold time.Duration
 	// named are the classes that name it; those that take every keyspace do not.
 	named []*class
 }
@@ -62,22 +64,15 @@ func (p *pools) set(k *rootv1.Keyspace) {
 		p.drop(id)
 		return
 	}
-	g, fence := s.GetGuards(), FenceOf(k)
+	g, fence := state.GuardsOf(s), FenceOf(k)
 	if old := p.byID[id]; old == nil || old.fence != fence {
 		p.changes++
 	}
 	p.byID[id] = &pool{
 		id: id, name: k.GetName(), terms: termsOf(s), fence: fence,
-		massPermille: orDefault(g.GetMassPermille(), 500), massWindow: millis(orDefault(g.GetMassWindowMillis(), 10_000)),
+		massPermille: g.GetMassPermille(), massWindow: millis(g.GetMassWindowMillis()), massHold: millis(g.GetMassHoldMillis()),
 	}
 	p.stale = true
-}
-
-func orDefault(n, d uint64) uint64 {
-	if n == 0 {
-		return d
-	}
-	return n
 }
 
 func (p *pools) drop(id rooted.KeyspaceID) {
@@ -148,10 +143,10 @@ func (p *pools) refresh() {
 		case len(k.named) > 0:
 			p.named = append(p.named, k)
 		case p.common == nil:
-			p.common = &pool{name: k.name, massPermille: k.massPermille, massWindow: k.massWindow}
+			p.common = &pool{name: k.name, massPermille: k.massPermille, massWindow: k.massWindow, massHold: k.massHold}
 		default:
 			p.common.massPermille = min(p.common.massPermille, k.massPermille)
-			p.common.massWindow = max(p.common.massWindow, k.massWindow)
+			p.common.massWindow, p.common.massHold = max(p.common.massWindow, k.massWindow), max(p.common.massHold, k.massHold)
 		}
 	}
 }

@@ -27,7 +27,31 @@ func (c *Core) lookPast(m *member, l *life, b *Batch, now clock.Instant) clock.I
 	return c.probeLife(m, l, b, now)
 }
 
+// probeLife probes an incarnation when it is time. Others are asked at the moment when the
+// probe begins whose result may be a proof: what they heard until then is in their answers.
 func (c *Core) probeLife(m *member, l *life, b *Batch, now clock.Instant) clock.Instant {
+	next := c.probeAddress(m, l, b, now)
+	if at := l.decisive(); at != 0 && m.told < at {
+		next = min(next, c.ask(m, b, now))
+	}
+	return next
+}
+
+// decisive is when the probe began that is, or may become, a proof; 0: there is none.
+func (l *life) decisive() clock.Instant {
+	switch {
+	case l.found != 0:
+		return l.foundAt
+	case l.refused > 0:
+		return l.asked
+	}
+	return 0
+}
+
+func (c *Core) probeAddress(m *member, l *life, b *Batch, now clock.Instant) clock.Instant {
+	if l.found != 0 {
+		return never
+	}
 	if l.asked != 0 && now < l.asked.Add(probeTime) {
 		return l.asked.Add(probeTime)
 	}
@@ -47,11 +71,14 @@ func (c *Core) probeLife(m *member, l *life, b *Batch, now clock.Instant) clock.
 // missed notes a probe without a proof.
 func (l *life) missed(now clock.Instant) {
 	wait := min(probeAgainLeast<<min(l.tries, 10), probeAgainMost)
-	l.asked, l.refused, l.next = 0, 0, now.Add(wait)
+	l.asked, l.refused, l.found, l.next = 0, 0, 0, now.Add(wait)
 	if l.tries < maxTries {
 		l.tries++
 	}
 }
+
+// probeAnew has probes begin at once, and what they found before count no more.
+func (l *life) probeAnew() { l.refused, l.found, l.next, l.tries = 0, 0, 0, 0 }
 
 // Probed tells what came of a probe. One that was begun before the member's stream
 // was opened, or for whose result nobody waits any more, says nothing.
@@ -63,8 +90,7 @@ func (c *Core) Probed(p Probe, r ProbeResult, now clock.Instant) {
 	l.signals &^= ProbeSilent | ProbeAnswered
 	switch {
 	case r == AnsweredOther:
-		l.signals |= ProbeOther
-		l.asked = 0
+		l.finds(ProbeOther)
 	case r == Refused && l.stream == 0:
 		c.refusedOnce(l, now)
 	case r == AnsweredSame:
@@ -74,19 +100,40 @@ func (c *Core) Probed(p Probe, r ProbeResult, now clock.Instant) {
 		l.signals |= ProbeSilent
 		l.missed(now)
 	}
-	l.untold = l.proven()
+	l.conclude(m.told, now)
 	c.timers.soon(m, now)
 }
 
-// refusedOnce counts a refusal: the second is a proof.
+// refusedOnce counts a refusal: the second is a proof, if nobody contradicts it.
 func (c *Core) refusedOnce(l *life, now clock.Instant) {
-	l.refused++
-	l.asked = 0
-	if l.refused >= 2 {
-		l.signals |= ProbeRefused
+	if l.refused++; l.refused >= 2 {
+		l.finds(ProbeRefused)
 		return
 	}
-	l.next = now.Add(min(c.s.ProbeGap, maxProbeGap))
+	l.asked, l.next = 0, now.Add(min(c.s.ProbeGap, maxProbeGap))
+}
+
+// finds notes what the probe under way found.
+func (l *life) finds(proof Signals) { l.found, l.foundAt, l.asked = proof, l.asked, 0 }
+
+// conclude makes a proof of what a probe found, when others have been asked since it began. told
+// is when the last question was put that is answered. An address that is not the member's own
+// refuses also while the member lives: so it is no proof while a stream of the incarnation is
+// open elsewhere. Was it heard elsewhere after its stream here broke, but has no stream any
+// more, then what was found may be older than that: the address is asked again.
+func (l *life) conclude(told, now clock.Instant) {
+	switch {
+	case l.found == 0 || told < l.foundAt:
+	case l.open >= told:
+		l.missed(now)
+	case l.elsewhere > l.broke:
+		l.broke = now
+		l.missed(now)
+		l.next = min(l.next, now.Add(again))
+	default:
+		l.signals = l.signals&^HeardElsewhere | l.found
+		l.found, l.untold = 0, true
+	}
 }
 
 // maxProbeGap bounds the time between two refusals that count.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -40,8 +41,8 @@ func (s *Settings) stretched(ttl time.Duration) time.Duration {
 
 // Bounds of a member's time between two frames.
 const (
-	LeastInterval = 100 * time.Millisecond
-	MostInterval  = 10 * time.Second
+	LeastInterval = state.LeastIntervalMillis * time.Millisecond
+	MostInterval  = state.MostIntervalMillis * time.Millisecond
 )
 
 // FenceTTL is how long an owner of the keyspace's regions may act without being
@@ -74,36 +75,32 @@ func millis(n uint64) time.Duration { return time.Duration(n) * time.Millisecond
 
 // terms are how members are watched, and damped.
 type terms struct {
-	interval, suspect, dead time.Duration
-	closedDead, probe       bool
+	suspect, dead     time.Duration
+	closedDead, probe bool
 
 	flapFailures           int
 	flapWindow, noMoveBack time.Duration
 }
 
-// termsOf reads a keyspace's settings; zeros count as documented there, and silence
-// counts from two frames on.
+// termsOf reads a keyspace's settings.
 func termsOf(s *rootv1.KeyspaceSettings) terms {
-	l, g := s.GetLiveness(), s.GetGuards()
-	t := terms{
-		interval:     min(max(cmp.Or(millis(l.GetIntervalMillis()), time.Second), LeastInterval), MostInterval),
+	l, g := state.LivenessOf(s), state.GuardsOf(s)
+	return terms{
+		suspect:      millis(l.GetSuspectAfterMillis()),
+		dead:         millis(l.GetDeadAfterMillis()),
 		closedDead:   l.GetClosedStream() == rootv1.ClosedStream_CLOSED_STREAM_DEAD,
 		probe:        l.GetProbe(),
-		flapFailures: int(min(cmp.Or(g.GetFlapFailures(), 3), maxFailures)),
-		flapWindow:   cmp.Or(millis(g.GetFlapWindowMillis()), 300*time.Second),
-		noMoveBack:   cmp.Or(millis(g.GetNoMoveBackMillis()), 120*time.Second),
+		flapFailures: int(min(g.GetFlapFailures(), maxFailures)),
+		flapWindow:   millis(g.GetFlapWindowMillis()),
+		noMoveBack:   millis(g.GetNoMoveBackMillis()),
 	}
-	t.dead = cmp.Or(millis(l.GetDeadAfterMillis()), 10*t.interval)
-	t.suspect = max(cmp.Or(millis(l.GetSuspectAfterMillis()), min(3*t.interval, t.dead)), 2*t.interval)
-	t.dead = max(t.dead, t.suspect)
-	return t
 }
 
 // strictest is what holds for a member of several keyspaces: the least patience of
 // each, and the longest damping.
 func (t terms) strictest(o terms) terms {
 	return terms{
-		interval: min(t.interval, o.interval), suspect: min(t.suspect, o.suspect), dead: min(t.dead, o.dead),
+		suspect: min(t.suspect, o.suspect), dead: min(t.dead, o.dead),
 		closedDead: t.closedDead || o.closedDead, probe: t.probe || o.probe,
 		flapFailures: min(t.flapFailures, o.flapFailures), flapWindow: max(t.flapWindow, o.flapWindow), noMoveBack: max(t.noMoveBack, o.noMoveBack),
 	}

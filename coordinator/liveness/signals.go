@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -42,6 +43,12 @@ const passing = StreamClosed | Silent | ProbeRefused | ProbeOther | ProbeSilent 
 var signalNames = [...]string{
 	"stream_closed", "silent", "probe_refused", "probe_other", "probe_silent", "probe_answered",
 	"heard_elsewhere", "goodbye", "gone", "process_ended", "dial_failures",
+}
+
+// explained reports whether the signals of a member that has failed say more than silence: a proof,
+// or nothing at all, as an operator does.
+func explained(names []string) bool {
+	return len(names) == 0 || slices.ContainsFunc(proofs.Names(), func(proof string) bool { return slices.Contains(names, proof) })
 }
 
 // ProcessEndedSignal is ProcessEnded in a MemberStateChanged: an operator or an

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -324,5 +325,106 @@ func TestC13SilentOnAnOpenStreamIsProbed(t *testing.T) {
 		if v := w.verdict("m1", at, 5*time.Second-100*ms, 5*time.Second+50*ms); v.Proven || v.Signals&liveness.Silent == 0 {
 			t.Errorf("%d: the verdict says %s, proven %t", r, v.Signals, v.Proven)
 		}
+	}
+}
+
+// Rule 6: an address that is not the member's own refuses, or has somebody else answer, while
+// the member lives and another coordinator hears it. That is no proof, whenever it is heard
+// there: before the first probe, between the two, or in frames that are far apart.
+func TestRule6HeardElsewhereIsNoProof(t *testing.T) {
+	for name, result := range map[string]liveness.ProbeResult{"refused": liveness.Refused, "another answers": liveness.AnsweredOther} {
+		for when, word := range map[string]func(w *ward, broke clock.Instant) (liveness.Word, bool){
+			"connected": func(w *ward, broke clock.Instant) (liveness.Word, bool) {
+				return liveness.Word{Age: w.now.Sub(broke) + 900*ms, Connected: true}, true
+			},
+			"again after 10 ms": func(w *ward, broke clock.Instant) (liveness.Word, bool) {
+				return liveness.Word{Age: max(w.now.Sub(broke)-10*ms, 0), Connected: w.now.Sub(broke) >= 10*ms}, w.now.Sub(broke) >= 10*ms
+			},
+			"frames without a stream": func(w *ward, broke clock.Instant) (liveness.Word, bool) {
+				return liveness.Word{Age: w.now.Sub(broke) % (15 * ms)}, true
+			},
+		} {
+			if result == liveness.AnsweredOther && when != "connected" {
+				continue // that is not asked twice
+			}
+			t.Run(name+", "+when, func(t *testing.T) {
+				w := newWard(t)
+				w.join("m1", 1, "fenced")
+				w.join("m2", 1, "fenced")
+				w.owned[1] = map[rooted.KeyspaceID]int{fenced: 3}
+				w.address = always(result)
+				w.run(30 * time.Second)
+				broke := w.now
+				w.word = func(id rooted.MemberID) (liveness.Word, bool) {
+					said, ok := word(w, broke)
+					said.Member, said.Incarnation = id, 1
+					return said, ok && id == "m1"
+				}
+				w.cut("m1", 1)
+				w.run(9 * time.Second)
+				w.noVerdict()
+				w.health("m1", liveness.Suspected)
+				if w.probes > 40 {
+					t.Errorf("%d probes of an address that proves nothing", w.probes)
+				}
+			})
+		}
+	}
+}
+
+// What others heard before the stream broke contradicts nothing, nor does what was on its way
+// when the process died: the address is asked again then, and that is all that it costs.
+func TestRule6FrameUnderWayDelaysTheProof(t *testing.T) {
+	for name, c := range map[string]struct {
+		after time.Duration // the last frame elsewhere, since the stream broke here
+		most  time.Duration
+	}{"before": {-100 * ms, 60 * ms}, "under way": {2 * ms, 200 * ms}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWard(t)
+			w.join("m1", 1, "fenced")
+			w.join("m2", 1, "fenced")
+			w.owned[1] = map[rooted.KeyspaceID]int{fenced: 3}
+			w.address = always(liveness.Refused)
+			w.run(30 * time.Second)
+			broke := w.now
+			w.word = func(id rooted.MemberID) (liveness.Word, bool) {
+				age := w.now.Sub(broke) - c.after
+				return liveness.Word{Member: id, Incarnation: 1, Age: age}, age >= 0 && id == "m1"
+			}
+			w.cut("m1", 1)
+			w.run(time.Second)
+			v := w.verdict("m1", broke, 0, c.most)
+			if !v.Proven || v.Signals&liveness.ProbeRefused == 0 || v.Signals&liveness.HeardElsewhere != 0 {
+				t.Errorf("the verdict says %s, proven %t", v.Signals, v.Proven)
+			}
+		})
+	}
+}
+
+// Rule 6 holds too of an incarnation that the root has ended: its fence is waited for while
+// another coordinator has its stream, whatever its address says.
+func TestRule6FenceOfOneHeardElsewhereIsWaitedFor(t *testing.T) {
+	w := newWard(t)
+	w.join("m1", 1, "fenced")
+	w.join("m2", 1, "fenced")
+	w.owned[1] = map[rooted.KeyspaceID]int{fenced: 3}
+	w.address = always(liveness.Refused)
+	w.run(30 * time.Second)
+	if !w.core.Answered("m1", 1, w.now) {
+		t.Fatal("it is not confirmed")
+	}
+	w.word = func(id rooted.MemberID) (liveness.Word, bool) {
+		return liveness.Word{Member: id, Incarnation: 1, Connected: true}, id == "m1"
+	}
+	w.root("m1", 1, failed, "fenced")
+	w.cut("m1", 1)
+	w.run(10 * time.Second)
+	if w.clear("m1", 1, 20*time.Second) || len(w.ended) > 0 {
+		t.Error("an address that refuses has ended the fence of who is heard elsewhere")
+	}
+	w.word = nil
+	w.run(10 * time.Second)
+	if !w.clear("m1", 1, 20*time.Second) || len(w.ended) != 1 {
+		t.Error("nobody hears it any more, and its address is no proof")
 	}
 }

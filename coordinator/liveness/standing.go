@@ -3,7 +3,6 @@ package liveness
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/rooted"
@@ -78,14 +77,6 @@ func (c *Core) Standing(id rooted.MemberID) Standing {
 		s.Health = Discovered
 	}
 	return s
-}
-
-// Interval is how long a member shall wait between two frames.
-func (c *Core) Interval(id rooted.MemberID) time.Duration {
-	if m := c.members[id]; m != nil && m.class.watched {
-		return m.class.interval
-	}
-	return MostInterval
 }
 
 // Hold is a guard that holds verdicts.

@@ -69,8 +69,10 @@ type Question struct {
 type Word struct {
 	Member      rooted.MemberID
 	Incarnation uint64
-	// Age is how long ago its last frame was when the coordinator answered.
-	Age time.Duration
+	// Age is how long ago its last frame was when the coordinator answered. Connected: its
+	// stream there was open.
+	Age       time.Duration
+	Connected bool
 }
 
 // Verdict is that an incarnation has failed.
@@ -306,7 +308,7 @@ func (c *Core) ask(m *member, b *Batch, now clock.Instant) clock.Instant {
 		return m.wondered.Add(c.s.AskTime)
 	}
 	if m.wondered != 0 { // whoever did not answer hears nobody
-		m.told, m.wondered, m.question = m.wondered, 0, 0
+		m.othersAnswered(now)
 		return now
 	}
 	if len(b.Question.Members) == 0 {
@@ -322,22 +324,34 @@ func (c *Core) ask(m *member, b *Batch, now clock.Instant) clock.Instant {
 // of one that is over count too.
 func (c *Core) Told(q Question, words []Word, now clock.Instant) {
 	for _, w := range words {
-		m := c.current(w.Member, w.Incarnation)
-		if m == nil {
+		m, l := c.own(w.Member, w.Incarnation)
+		if l == nil {
 			continue
 		}
-		m.elsewhere = max(m.elsewhere, now.Add(-w.Age))
-		if m.class.watched && w.Age < m.class.suspect && m.vanished != 0 {
+		l.elsewhere = max(l.elsewhere, now.Add(-w.Age))
+		if w.Connected {
+			l.open = now
+		}
+		if l == &m.life && m.class.watched && w.Age < m.class.suspect && m.vanished != 0 {
 			m.signals |= HeardElsewhere
 		}
 	}
 	for _, id := range q.Members {
 		if m := c.members[id]; m != nil && m.question == q.Number && m.wondered != 0 {
-			m.told, m.wondered, m.question = m.wondered, 0, 0
+			m.othersAnswered(now)
 			if now.Sub(m.elsewhere) >= m.class.suspect {
 				m.signals &^= HeardElsewhere
 			}
 			c.timers.soon(m, now)
 		}
+	}
+}
+
+// othersAnswered notes that all who were asked about the member have answered, or hear nobody.
+func (m *member) othersAnswered(now clock.Instant) {
+	m.told, m.wondered, m.question = m.wondered, 0, 0
+	m.life.conclude(m.told, now)
+	for i := range m.past {
+		m.past[i].conclude(m.told, now)
 	}
 }

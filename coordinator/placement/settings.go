@@ -52,15 +52,15 @@ func assigned(k *rootv1.Keyspace) bool {
 
 func settingsOf(record *rootv1.Keyspace) *settings {
 	s := record.GetSettings()
-	m := s.GetMoves()
+	m := state.MovesOf(s)
 	k := &settings{
 		id: state.KeyspaceID(record.GetId()), name: record.GetName(), fence: liveness.FenceOf(record),
 		maxOwners:  int(cmp.Or(s.GetOwnership().GetMaxOwners(), 1)),
-		prepareMax: time.Duration(cmp.Or(m.GetPrepareMaxMillis(), 10_000)) * time.Millisecond,
-		deadline:   time.Duration(cmp.Or(m.GetDeadlineMillis(), 60_000)) * time.Millisecond,
-		inFlight:   int(min(cmp.Or(m.GetInFlight(), 16), maxInFlight)),
+		prepareMax: millis(m.GetPrepareMaxMillis()),
+		deadline:   millis(m.GetDeadlineMillis()),
+		inFlight:   int(min(m.GetInFlight(), maxInFlight)),
 		strategy:   s.GetPolicy().GetStrategy(),
-		vnodes:     int(cmp.Or(s.GetPolicy().GetRingVnodes(), 128)),
+		vnodes:     int(cmp.Or(s.GetPolicy().GetRingVnodes(), state.DefaultRingVnodes)),
 	}
 	if k.strategy == rootv1.Strategy_STRATEGY_HOOK {
 		k.strategy = s.GetPolicy().GetHookFallback()
@@ -69,8 +69,7 @@ func settingsOf(record *rootv1.Keyspace) *settings {
 	start := state.StartOf(s)
 	k.hold, k.first = millis(start.GetHoldMillis()), bounded(start.GetMembers())
 	r := s.GetPolicy().GetRebalance()
-	frames := 3 * millis(cmp.Or(s.GetLiveness().GetIntervalMillis(), 1000))
-	k.maxAge = max(frames, millis(cmp.Or(r.GetLoadMaxAgeMillis(), 10_000)))
+	k.maxAge = max(3*millis(state.LivenessOf(s).GetIntervalMillis()), millis(cmp.Or(r.GetLoadMaxAgeMillis(), state.DefaultLoadMaxAgeMillis)))
 	return k
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -252,9 +253,6 @@ const (
 	// maxTermsKeyspaces and maxTermsCoordinators bound what a member is told of.
 	maxTermsKeyspaces    = 4096
 	maxTermsCoordinators = 64
-	// A member's interval is in these bounds, in milliseconds, and the last where no
-	// keyspace says another one.
-	minInterval, maxInterval, anyInterval = 100, 10_000, 1000
 )
 
 // terms are how members speak here.
@@ -334,8 +332,8 @@ func (t *terms) learn(st *state.State) {
 	}
 	t.known, t.intervals, t.shortest, t.coordinators, t.holder = true, map[string]uint64{}, 0, nil, ""
 	st.Keyspaces("", func(k *rootv1.Keyspace) bool {
-		n := k.GetSettings().GetLiveness().GetIntervalMillis()
-		if k.GetSettings().GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED && n > 0 {
+		if k.GetSettings().GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED {
+			n := state.LivenessOf(k.GetSettings()).GetIntervalMillis()
 			t.intervals[k.GetName()] = n
 			if t.shortest == 0 || n < t.shortest {
 				t.shortest = n
@@ -370,8 +368,5 @@ func (t *terms) interval(m *rootv1.Member) uint64 {
 			}
 		}
 	}
-	if shortest == 0 {
-		return anyInterval
-	}
-	return min(max(shortest, minInterval), maxInterval)
+	return cmp.Or(shortest, state.DefaultIntervalMillis)
 }

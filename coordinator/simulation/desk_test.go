@@ -460,7 +460,7 @@ func (d *desk) follow() {
 func (d *desk) words(members []state.MemberID) (words []liveness.Word) {
 	for _, id := range members {
 		if h := d.heard[id]; h != nil {
-			words = append(words, liveness.Word{Member: id, Incarnation: h.incarnation, Age: max(d.n.now().Sub(h.at), 0)})
+			words = append(words, liveness.Word{Member: id, Incarnation: h.incarnation, Age: max(d.n.now().Sub(h.at), 0), Connected: h.stream != nil})
 		}
 	}
 	return words

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/liveness"
@@ -89,9 +90,9 @@ func newWorker(r *run, i int) *worker {
 
 func (w *worker) address() string {
 	if w.twin {
-		return "twin:1"
+		return "10.0.1.1:1"
 	}
-	return string(w.id) + ":1"
+	return "10.0.0." + strings.TrimPrefix(string(w.id), "m") + ":1"
 }
 
 // start starts the process, which registers.

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 
@@ -51,14 +52,14 @@ var guides = map[string]Guide{
 	"ownership-fence":      {"what the next owner of an exclusive region relies on", "era", "era: whoever keeps the data has to refuse old epochs", "ttl: nothing takes over before the ttl is over"},
 	"ownership-ttl":        {"with the fence ttl: an owner that nobody confirmed for so long stops itself; one that was last told a longer time is waited for that long", "none", "a short pause of the network or of a process stops owners that are well", "after a failure regions are nobody's for longer"},
 
-	"liveness-interval":      {"time between two frames of a member", "1s", "more frames to send and to judge", "silence is noticed later, loads and idle times are older"},
-	"liveness-suspect-after": {"silence after which a member gets nothing new", "3 intervals", "members are suspected that were slow for a moment", "new regions still go to one that is gone"},
-	"liveness-dead-after":    {"silence after which a member has failed", "10 intervals", "a pause of a process, or of the network, moves all that it has", "its regions are nobody's for longer"},
+	"liveness-interval":      {"time between two frames of a member", "", "more frames to send and to judge", "silence is noticed later, loads and idle times are older"},
+	"liveness-suspect-after": {"silence after which a member gets nothing new", fmt.Sprint(state.DefaultSuspectIntervals, " intervals"), "members are suspected that were slow for a moment", "new regions still go to one that is gone"},
+	"liveness-dead-after":    {"silence after which a member has failed", fmt.Sprint(state.DefaultDeadIntervals, " intervals"), "a pause of a process, or of the network, moves all that it has", "its regions are nobody's for longer"},
 	"liveness-closed-stream": {"what the end of a member's stream says", "suspect", "suspect: silence has to last", "dead: a broken connection that the probe does not excuse moves all that it has"},
 	"liveness-probe":         {"whether the member is dialled when its stream breaks", "false", "false: only time tells a crash from a broken connection", "true: members are reached from coordinators, at their address"},
 
 	"policy-strategy":                   {"who is proposed for a region without owners", "balanced", "balanced: who has least", "the others spread by other rules; hook asks an application, and waits for it"},
-	"policy-ring-vnodes":                {"points of a member on the ring", "128", "members have less even parts", "a plan takes longer; above a million points in all each member has fewer"},
+	"policy-ring-vnodes":                {"points of a member on the ring", fmt.Sprint(state.DefaultRingVnodes), "members have less even parts", "a plan takes longer; above a million points in all each member has fewer"},
 	"policy-on-miss":                    {"what a lookup of a key that nobody owns does", "not_found", "not_found: regions are made by somebody", "claim: whoever asks for a key makes a region of it"},
 	"policy-rebalance-absolute-limit":   {"regions on a member from which on it is relieved, whatever others have", "none", "regions move though nobody has less to do", "a member is relieved late"},
 	"policy-rebalance-mean-permille":    {"of 1,000 of its fair part, what a member may have before it is relieved", "none", "regions move for small differences", "members stay less even"},
@@ -79,7 +80,7 @@ var guides = map[string]Guide{
 	"policy-rebalance-quiet":            {"how long a range is cold before it is merged, or has an owner less", "", "what is cold for a moment is merged, and split again", "more regions than are of use"},
 	"policy-rebalance-cut":              {"how long after a split a range is merged at the earliest", "", "ranges are split and merged in turns", "more regions than are of use"},
 	"policy-hook-url":                   {"whom the strategy hook asks", "none", "no hook", "regions wait for its answer, for policy-hook-timeout at most"},
-	"policy-hook-timeout":               {"time that it has to answer", "1s", "regions go by the fallback though it would have answered", "regions wait longer for one that hangs"},
+	"policy-hook-timeout":               {"time that it has to answer", (state.DefaultHookTimeoutMillis * time.Millisecond).String(), "regions go by the fallback though it would have answered", "regions wait longer for one that hangs"},
 	"policy-spread":                     {"label whose value no two owners of a region share", "none", "owners may all be in one zone", "a region has fewer owners when zones are fewer"},
 	"policy-hook-fallback":              {"strategy where the hook has no answer", "balanced", "balanced: who has least", "as policy-strategy"},
 
@@ -97,10 +98,11 @@ var guides = map[string]Guide{
 	"moves-hold-requests": {"how long requests wait at a member for a region that comes", "", "callers are refused while a region moves", "callers wait longer for one that does not come"},
 	"moves-in-flight":     {"moves under way from a member, and to one", "", "a drain takes longer", "more regions are away at once"},
 
-	"guards-mass-permille":  {"of 1,000 of the members, how many may vanish within the window before verdicts are held", "", "a failure of few is held, and their regions wait", "a coordinator that is cut off fails members that are well"},
+	"guards-mass-permille":  {"of 1,000 of the members that live or fell silent within the window without proof, how many may be silent before verdicts are held", "", "a failure of few is held, and their regions wait", "a coordinator that is cut off fails members that are well"},
 	"guards-mass-window":    {"that window", "", "members that vanish one after the other are not seen together", "failures that have nothing to do with each other are"},
 	"guards-flap-failures":  {"failures within the flap window after which a member gets nothing new", "", "a member that was unlucky is left out", "regions go to one that fails again and again"},
 	"guards-flap-window":    {"that window, and for how long", "", "a member that flaps slowly is not seen", "one that is well again is left out for longer"},
+	"guards-mass-hold":      {"how long a member has been silent when its verdict is held so no longer", "", "a long cut fails members that are well", "after a real loss of many, regions are nobody's for longer"},
 	"guards-no-move-back":   {"how long nothing goes back to a member that recovered", "", "regions go back and forth with a bad network", "members stay less even after a short failure"},
 	"scaling-enabled":       {"whether the keyspace says how many members it wants", "false", "false: nobody is asked for", "true: wishes are published, and told to the hook"},
 	"scaling-up-permille":   {"how full members are, of 1,000, when one more is wished for", "", "members are started that have little to do", "members are full before help comes"},
@@ -109,7 +111,7 @@ var guides = map[string]Guide{
 	"scaling-min-members":   {"fewest members that are wished for", "", "less is left when one fails", "members that have nothing to do"},
 	"scaling-max-members":   {"most members that are wished for", "", "load has nowhere to go", "a mistake costs more"},
 	"scaling-hook-url":      {"whom wishes are posted to", "none", "wishes are published only", "somebody has to answer"},
-	"scaling-hook-timeout":  {"time that it has to answer", "1s", "wishes are posted again though they were taken", "one that hangs holds the next wish up"},
+	"scaling-hook-timeout":  {"time that it has to answer", "", "wishes are posted again though they were taken", "one that hangs holds the next wish up"},
 	"start-members":         {"members that the first plan of a new keyspace waits for, 1s at most", "none", "the first member gets everything, and much moves later", "a new keyspace has no owners for up to 1s"},
 	"start-hold":            {"how long regions are kept for the next process of a member that ended", "none; 30s of actors and partitions", "a restart moves all that it has", "regions of one that stays away are nobody's for longer"},
 }

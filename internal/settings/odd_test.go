@@ -49,6 +49,7 @@ func TestA30C62EverySettingOfNonsense(t *testing.T) {
 		"guards-mass-window":                {"99ms", "100ms", "8784h", "8785h"},
 		"guards-flap-failures":              {"", "1", "1000", "1001"},
 		"guards-flap-window":                {"99ms", "100ms", "8784h", "8785h"},
+		"guards-mass-hold":                  {"", "1ms", "8784h", "8785h"},
 		"guards-no-move-back":               {"", "1ms", "8784h", "8785h"},
 		"scaling-up-permille":               {"300", "301", "1000", "1001"},
 		"scaling-down-permille":             {"", "1", "799", "800"},

@@ -48,6 +48,9 @@ var contrasts = []contrast{
 	{"the ttl counts from the answer", one(countFromFrame), oneAMoment},
 	{"no check behind the work", one(checkBehind).with(written), oneAMoment},
 	{"a reset is taken as proof", one(resetProvesNothing).with(func(c *config) { c.probe, c.breaks = true, 1 }), oneAMoment},
+	{"a refusal is taken as proof of who is heard elsewhere", two(heardLives).with(func(c *config) {
+		c.probe, c.strange, c.breaks, c.links[0], c.eras = true, true, 1, 3, 1
+	}), oneAMoment},
 	{"another process at a reused address is taken as alive", one(otherIsDead).with(func(c *config) {
 		c.probe, c.reused, c.crashes, c.onwards, c.begins = true, true, 1, true, [8]action{crash}
 	}), forgotten},

@@ -131,7 +131,7 @@ func (m *model) moved(s *successor, o outcome) {
 func (m *model) mayAnswer(w *world, i int) []liveness.ProbeResult {
 	p := m.processes.at(w.processes[i])
 	switch {
-	case p.life == alive:
+	case p.life == alive && !m.strange:
 		return []liveness.ProbeResult{liveness.AnsweredSame, liveness.NoAnswer}
 	case m.reused:
 		return []liveness.ProbeResult{liveness.AnsweredOther, liveness.NoAnswer}
@@ -168,7 +168,7 @@ func (m *model) turnSteps(s *successor, c uint8, x coordinator) {
 	}
 	for n, probes := range results {
 		m.turnStep(*s, c, x, hint{from: x.detector, what: turns, probes: probes, words: words}, n > 0)
-		if words != ([maxProcesses]uint8{}) {
+		if words != ([maxProcesses]uint8{}) && !m.strange {
 			m.turnStep(*s, c, x, hint{from: x.detector, what: turns, probes: probes}, true)
 		}
 	}

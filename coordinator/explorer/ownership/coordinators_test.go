@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -42,9 +43,13 @@ type detector struct {
 	// trusted has a bit for each process whose address somebody else answers at, where
 	// that is taken for life.
 	trusted uint8
-	// heard is how many units ago a process was heard, plus 1; 0: long ago, or never.
+	// heard is how many units ago a process was heard, plus 1, with connected if it has a stream
+	// here; 0: long ago, or never.
 	heard [maxProcesses]uint8
 }
+
+// connected says in a word that a stream is open.
+const connected = 1 << 7
 
 // hint is something that a Core is told.
 type hint struct {
@@ -53,7 +58,7 @@ type hint struct {
 	// at is a process, or units of time.
 	at uint8
 	// Of a turn: what becomes of the probes, and how many units ago others have heard
-	// members, plus 1.
+	// members, plus 1, as in detector.
 	probes [maxProcesses]liveness.ProbeResult
 	words  [maxProcesses]uint8
 	view   uint32
@@ -198,8 +203,8 @@ func (t *detectors) turn(d *detector, h hint, o *detectOutcome) {
 	}
 	var words []liveness.Word
 	for i, age := range h.words {
-		if age != 0 && r.incarnations[i] != 0 {
-			words = append(words, liveness.Word{Member: t.memberOf(i), Incarnation: r.incarnation(i), Age: time.Duration(age-1) * unit})
+		if age != 0 && r.incarnations[i] != 0 && t.off != heardLives {
+			words = append(words, liveness.Word{Member: t.memberOf(i), Incarnation: r.incarnation(i), Age: time.Duration(age&^connected-1) * unit, Connected: age&connected != 0})
 		}
 	}
 	if len(b.Question.Members) > 0 {
@@ -256,6 +261,9 @@ func (t *detectors) look(d *detector) {
 			d.heard[i] = 0
 			if age := d.now.Sub(s.Heard); s.Heard != 0 && age < t.horizon() {
 				d.heard[i] = uint8(age/unit) + 1
+			}
+			if s.Connected {
+				d.heard[i] = cmp.Or(d.heard[i], uint8(t.horizon()/unit)+1) | connected
 			}
 		}
 		if d.core.Clear(id, incarnation, liveness.Fence{TTL: t.fence()}, d.now) {

@@ -25,7 +25,7 @@
 // is also a link that is cut in one direction, and a process that stands still; streams that
 // break, and end at one side before the other; crashes of members, the same member again on
 // one machine or on two; takeovers by another coordinator at any time, views that lag; probes
-// that are answered, refused, or come to nothing; clocks whose rates differ, each tick anew, up
+// that are answered, refused, also by sockets that are not the members', or come to nothing; clocks whose rates differ, each tick anew, up
 // to the bound.
 //
 // Whoever computes does so at once, and delays only what it sends; of a configuration's

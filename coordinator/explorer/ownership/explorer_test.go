@@ -61,6 +61,7 @@ var explorations = []exploration{
 	{all("late moves", one(0), drained, untimely, slowly), 13, 10},
 	{all("probes", one(0), probed, broken), 0, 50},
 	{all("a reused address", one(0), probed, crashed, func(c *config) { c.reused = true }), 9, 10},
+	{all("addresses of other sockets", two(0), probed, broken, func(c *config) { c.strange, c.links[0], c.eras = true, 3, 1 }), 12, 10},
 	{all("a crash", one(0), crashed, broken, far), 10, 10},
 	{all("another holder", two(0)), 0, 10},
 	{all("another holder, both heard", two(0), drained, untimely, func(c *config) { c.links[0] = 3 }), 8, 10},

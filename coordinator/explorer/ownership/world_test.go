@@ -59,7 +59,9 @@ type config struct {
 	// tokens bounds the log.
 	tokens uint8
 	// probe: members are probed. reused: the addresses of dead processes are taken by others.
-	probe, reused bool
+	// strange: they refuse also while their processes live, as those of other sockets do; then
+	// who is asked answers.
+	probe, reused, strange bool
 	// together: all clocks of coordinators run at one rate, and all of members.
 	// steady: at the same.
 	steady bool
@@ -92,6 +94,8 @@ const (
 	checkBehind
 	// resetProvesNothing: only a refused connection does.
 	resetProvesNothing
+	// heardLives: nothing that a probe finds is a proof while another coordinator hears the member.
+	heardLives
 	// otherIsDead: who answers as somebody else is not the member.
 	otherIsDead
 	// newestObeyed: older sets are not.

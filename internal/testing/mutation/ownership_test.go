@@ -145,7 +145,27 @@ var ownership = []mutation{
 	},
 	{
 		22, "another process at the address is the member", "coordinator/liveness/probe.go",
-		"	case r == AnsweredOther:\n		l.signals |= ProbeOther\n", "	case r == AnsweredOther:\n",
+		"	case r == AnsweredOther:\n		l.finds(ProbeOther)\n", "	case r == AnsweredOther:\n		l.asked = 0\n",
+		[]string{detects},
+	},
+	{
+		22, "a refused connection proves the death of one that another coordinator hears", "coordinator/liveness/probe.go",
+		"case l.open >= told:", "case l.open > now:",
+		[]string{detects},
+	},
+	{
+		22, "a refused connection proves the death of one that was heard since", "coordinator/liveness/probe.go",
+		"case l.elsewhere > l.broke:", "case l.elsewhere > now:",
+		[]string{detects},
+	},
+	{
+		22, "deaths that are proven hold verdicts", "coordinator/liveness/guards.go",
+		"m.vanished != 0 && !m.explained && !m.proven() &&", "m.vanished != 0 &&",
+		[]string{detects},
+	},
+	{
+		22, "a hold never ends", "coordinator/liveness/guards.go",
+		"return now < m.vanished.Add(k.massHold) && c", "return c",
 		[]string{detects},
 	},
 	{

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -43,7 +44,11 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 		return d
 	}
 	for _, e := range c.GetEvents() {
-		if n := e.GetMemberJoined().GetMember().GetCapacity(); n > MaxCapacity {
+		joins := e.GetMemberJoined().GetMember()
+		if err := rooted.CheckProbeAddress(joins.GetProbeAddress(), joins.GetAddress()); err != nil {
+			return invalid("%v", err)
+		}
+		if n := joins.GetCapacity(); n > MaxCapacity {
 			return invalid("the member's capacity is %d, at most %d are allowed: it is a part relative to those of other members", n, MaxCapacity)
 		}
 		for _, k := range []*rootv1.KeyspaceSettings{e.GetKeyspaceCreated().GetSettings(), e.GetKeyspaceUpdated().GetSettings()} {
@@ -55,13 +60,10 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 	return nil
 }
 
-// longestInterval is that of a member's frames, whatever a keyspace asks for.
-const longestInterval = 10_000 // milliseconds
-
 // checkConfirmed refuses a ttl that runs out between two frames of a member, or behind one
 // that is late, and a death between them.
 func checkConfirmed(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
-	interval := min(s.GetLiveness().GetIntervalMillis(), longestInterval)
+	interval := LivenessOf(s).GetIntervalMillis()
 	if dead := s.GetLiveness().GetDeadAfterMillis(); dead > 0 && dead < interval {
 		return invalid("members are heard every %d ms, and dead after %d ms: make that more than %d", interval, dead, 2*interval)
 	}

@@ -15,6 +15,11 @@ func TestRefusedAtTheDoor(t *testing.T) {
 	join := func(capacity uint64) *rootv1.Event {
 		return &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{Id: "m1", StartNonce: 1, Capacity: capacity}}}}
 	}
+	probed := func(probe, address string) *rootv1.Event {
+		e := join(1)
+		e.GetMemberJoined().Member.ProbeAddress, e.GetMemberJoined().Member.Address = probe, address
+		return e
+	}
 	hook := func(url string) *rootv1.Event {
 		s := state.DefaultSettings()
 		s.Policy = &rootv1.Policy{HookUrl: url}
@@ -38,6 +43,12 @@ func TestRefusedAtTheDoor(t *testing.T) {
 		{join(state.MaxCapacity), ""},
 		{join(state.MaxCapacity + 1), "capacity is 1000001, at most 1000000 are allowed"},
 		{join(math.MaxUint64), "at most 1000000 are allowed"},
+		{probed("10.0.0.7:7001", "m1:7000"), ""},
+		{probed("127.0.0.1:7001", "127.0.0.1:7000"), ""},
+		{probed("m1:7001", "m1:7000"), "the probe address \"m1:7001\" is not an IP address and a port: register the IP address and port"},
+		{probed("0.0.0.0:7001", "10.0.0.7:7000"), "is not the address of one socket: register"},
+		{probed("[::]:7001", "10.0.0.7:7000"), "is not the address of one socket: register"},
+		{probed("127.0.0.1:7001", "10.0.0.7:7000"), "is each machine's own, but callers reach the member at \"10.0.0.7:7000\": register"},
 		{fenced(90_000, 30_000), ""},
 		{fenced(20_000, 30_000), ""},
 		{fenced(8000, 30_000), "the ttl of the fence is 8000 ms, and members are confirmed every 10000 ms"},

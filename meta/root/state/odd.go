@@ -13,7 +13,7 @@ var least = map[string]struct {
 	n   uint64
 	why string
 }{
-	"liveness-interval":              {100, "members say nothing more often"},
+	"liveness-interval":              {LeastIntervalMillis, "members say nothing more often"},
 	"liveness-suspect-after":         {100, "members say nothing more often than that"},
 	"liveness-dead-after":            {100, "members say nothing more often than that"},
 	"ownership-ttl":                  {100, "members are confirmed no more often"},
@@ -40,10 +40,10 @@ func checkOdd(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 	if d := checkEach(s.ProtoReflect(), ""); d != nil {
 		return d
 	}
-	interval := s.GetLiveness().GetIntervalMillis()
-	if idle := s.GetCadence().GetIdleEvictMillis(); idle > 0 && idle < 2*min(interval, longestInterval) {
+	interval := LivenessOf(s).GetIntervalMillis()
+	if idle := s.GetCadence().GetIdleEvictMillis(); idle > 0 && idle < 2*interval {
 		return invalid("cadence-idle-evict is %s, but members report once in %s what is in use: make it %s or more, or liveness-interval less",
-			span(idle), span(min(interval, longestInterval)), span(2*min(interval, longestInterval)))
+			span(idle), span(interval), span(2*interval))
 	}
 	if d := checkLabelName("policy-spread", s.GetPolicy().GetSpread()); d != nil {
 		return d

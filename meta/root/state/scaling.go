@@ -23,7 +23,7 @@ func ScalingOf(s *rootv1.KeyspaceSettings) *rootv1.Scaling {
 	return &rootv1.Scaling{
 		Enabled: x.GetEnabled(), UpPermille: cmp.Or(x.GetUpPermille(), 800), DownPermille: cmp.Or(x.GetDownPermille(), 300),
 		SpacingMillis: cmp.Or(x.GetSpacingMillis(), 120_000), MinMembers: least, MaxMembers: cmp.Or(x.GetMaxMembers(), max(least, 10)),
-		HookUrl: x.GetHookUrl(), HookTimeoutMillis: cmp.Or(x.GetHookTimeoutMillis(), 1000),
+		HookUrl: x.GetHookUrl(), HookTimeoutMillis: cmp.Or(x.GetHookTimeoutMillis(), DefaultHookTimeoutMillis),
 	}
 }
 

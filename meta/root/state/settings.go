@@ -8,6 +8,43 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
+// What counts where a setting of a keyspace is not set, and what bounds it, each once: whoever
+// reads a setting asks here, or one of the functions below that fill settings in.
+const (
+	// DefaultIntervalMillis is between two frames of a member. Whatever a keyspace asks for, it is
+	// at least and at most those. Suspicion and death take so many intervals.
+	DefaultIntervalMillis, LeastIntervalMillis, MostIntervalMillis = 1000, 100, 10_000
+	DefaultSuspectIntervals, DefaultDeadIntervals                  = 3, 10
+	// DefaultRingVnodes are the points of a member on the ring.
+	DefaultRingVnodes = 128
+	// DefaultHookTimeoutMillis is for answers of hooks, those of wishes for members too.
+	DefaultHookTimeoutMillis = 1000
+	// DefaultRebalanceIntervalMillis is between two looks at what is not even, and
+	// DefaultLoadMaxAgeMillis how old a load may be, also where nothing is evened out.
+	DefaultRebalanceIntervalMillis, DefaultLoadMaxAgeMillis = 30_000, 10_000
+	// DefaultIdleScans are the looks for idle points in the time after which one is idle.
+	DefaultIdleScans = 4
+)
+
+// LivenessOf are a keyspace's settings of liveness, with what counts where nothing is set. The
+// interval is what members are told, and silence counts from two frames on.
+func LivenessOf(s *rootv1.KeyspaceSettings) *rootv1.Liveness {
+	l := s.GetLiveness()
+	interval := min(max(cmp.Or(l.GetIntervalMillis(), DefaultIntervalMillis), LeastIntervalMillis), MostIntervalMillis)
+	dead := cmp.Or(l.GetDeadAfterMillis(), DefaultDeadIntervals*interval)
+	suspect := max(cmp.Or(l.GetSuspectAfterMillis(), min(DefaultSuspectIntervals*interval, dead)), 2*interval)
+	return &rootv1.Liveness{
+		IntervalMillis: interval, SuspectAfterMillis: suspect, DeadAfterMillis: max(dead, suspect),
+		ClosedStream: cmp.Or(l.GetClosedStream(), rootv1.ClosedStream_CLOSED_STREAM_SUSPECT), Probe: l.GetProbe(),
+	}
+}
+
+// IdleScanMillis is the time between two looks for idle points; 0: nothing gets idle.
+func IdleScanMillis(s *rootv1.KeyspaceSettings) uint64 {
+	c := s.GetCadence()
+	return cmp.Or(c.GetIdleScanMillis(), c.GetIdleEvictMillis()/DefaultIdleScans)
+}
+
 // checkSettings checks the settings of a keyspace.
 func checkSettings(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 	if s.GetPlacement() == rootv1.Placement_PLACEMENT_UNSPECIFIED {
@@ -102,11 +139,11 @@ func RebalanceOf(s *rootv1.KeyspaceSettings) *rootv1.Rebalance {
 func rebalanceOf(r *rootv1.Rebalance) *rootv1.Rebalance {
 	return &rootv1.Rebalance{
 		AbsoluteLimit: r.GetAbsoluteLimit(), MeanPermille: r.GetMeanPermille(), MinGap: r.GetMinGap(), MaxMoves: r.GetMaxMoves(),
-		IntervalMillis: cmp.Or(r.GetIntervalMillis(), 30_000), CooldownMillis: r.GetCooldownMillis(),
+		IntervalMillis: cmp.Or(r.GetIntervalMillis(), DefaultRebalanceIntervalMillis), CooldownMillis: r.GetCooldownMillis(),
 		By: cmp.Or(r.GetBy(), rootv1.BalanceBy_BALANCE_BY_COUNT), ReservePermille: cmp.Or(r.GetReservePermille(), 20), SettleMillis: r.GetSettleMillis(),
 		InFlight: r.GetInFlight(), RoundPermille: cmp.Or(r.GetRoundPermille(), 50), HourPermille: cmp.Or(r.GetHourPermille(), 500),
 		SpacingMillis: cmp.Or(r.GetSpacingMillis(), 120_000), BackoffMillis: cmp.Or(r.GetBackoffMillis(), 300_000),
-		LoadMaxAgeMillis: cmp.Or(r.GetLoadMaxAgeMillis(), 10_000), Reshape: r.GetReshape(),
+		LoadMaxAgeMillis: cmp.Or(r.GetLoadMaxAgeMillis(), DefaultLoadMaxAgeMillis), Reshape: r.GetReshape(),
 		QuietMillis: cmp.Or(r.GetQuietMillis(), 600_000), CutMillis: cmp.Or(r.GetCutMillis(), 1_800_000),
 	}
 }
@@ -130,7 +167,7 @@ func GuardsOf(s *rootv1.KeyspaceSettings) *rootv1.Guards {
 	return &rootv1.Guards{
 		MassPermille: cmp.Or(g.GetMassPermille(), 500), MassWindowMillis: cmp.Or(g.GetMassWindowMillis(), 10_000),
 		FlapFailures: cmp.Or(g.GetFlapFailures(), 3), FlapWindowMillis: cmp.Or(g.GetFlapWindowMillis(), 300_000),
-		NoMoveBackMillis: cmp.Or(g.GetNoMoveBackMillis(), 120_000),
+		NoMoveBackMillis: cmp.Or(g.GetNoMoveBackMillis(), 120_000), MassHoldMillis: cmp.Or(g.GetMassHoldMillis(), 600_000),
 	}
 }
 
@@ -152,7 +189,7 @@ func checkGuards(g *rootv1.Guards) *rootv1.ErrorDetail {
 	case g.GetFlapFailures() > MaxFlapFailures:
 		return invalid("guards: %d failures, at most %d are allowed", g.GetFlapFailures(), MaxFlapFailures)
 	}
-	return checkMillis("guards", g.GetMassWindowMillis(), g.GetFlapWindowMillis(), g.GetNoMoveBackMillis())
+	return checkMillis("guards", g.GetMassWindowMillis(), g.GetFlapWindowMillis(), g.GetNoMoveBackMillis(), g.GetMassHoldMillis())
 }
 
 // StartOf is how a keyspace begins, with what counts where nothing is set: the regions of some

@@ -3466,9 +3466,9 @@ func (x *Moves) GetInFlight() uint64 {
 // Guards keep verdicts and moves from doing harm.
 type Guards struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// No more verdicts without proof of death when more than so many of a thousand of
-	// the keyspace's members vanished within mass_window_millis. 0 counts as 500; 1,000:
-	// never held.
+	// No more verdicts without proof of death when, of a thousand of the keyspace's members that
+	// live or fell silent without proof within mass_window_millis, more than so many are silent. 0
+	// counts as 500; 1,000: never held.
 	MassPermille uint64 `protobuf:"varint,1,opt,name=mass_permille,json=massPermille,proto3" json:"mass_permille,omitempty"`
 	// 0 counts as 10,000.
 	MassWindowMillis uint64 `protobuf:"varint,2,opt,name=mass_window_millis,json=massWindowMillis,proto3" json:"mass_window_millis,omitempty"`
@@ -3480,8 +3480,11 @@ type Guards struct {
 	// How long nothing is moved back, to even out, to a member that recovered. 0 counts
 	// as 120,000.
 	NoMoveBackMillis uint64 `protobuf:"varint,5,opt,name=no_move_back_millis,json=noMoveBackMillis,proto3" json:"no_move_back_millis,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// How long a member has been silent when its verdict is held by mass_permille no longer. 0
+	// counts as 600,000.
+	MassHoldMillis uint64 `protobuf:"varint,6,opt,name=mass_hold_millis,json=massHoldMillis,proto3" json:"mass_hold_millis,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Guards) Reset() {
@@ -3545,6 +3548,13 @@ func (x *Guards) GetFlapWindowMillis() uint64 {
 func (x *Guards) GetNoMoveBackMillis() uint64 {
 	if x != nil {
 		return x.NoMoveBackMillis
+	}
+	return 0
+}
+
+func (x *Guards) GetMassHoldMillis() uint64 {
+	if x != nil {
+		return x.MassHoldMillis
 	}
 	return 0
 }
@@ -5771,13 +5781,14 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x12prepare_max_millis\x18\x01 \x01(\x04R\x10prepareMaxMillis\x12'\n" +
 	"\x0fdeadline_millis\x18\x02 \x01(\x04R\x0edeadlineMillis\x120\n" +
 	"\x14hold_requests_millis\x18\x03 \x01(\x04R\x12holdRequestsMillis\x12\x1b\n" +
-	"\tin_flight\x18\x04 \x01(\x04R\binFlight\"\xdd\x01\n" +
+	"\tin_flight\x18\x04 \x01(\x04R\binFlight\"\x87\x02\n" +
 	"\x06Guards\x12#\n" +
 	"\rmass_permille\x18\x01 \x01(\x04R\fmassPermille\x12,\n" +
 	"\x12mass_window_millis\x18\x02 \x01(\x04R\x10massWindowMillis\x12#\n" +
 	"\rflap_failures\x18\x03 \x01(\x04R\fflapFailures\x12,\n" +
 	"\x12flap_window_millis\x18\x04 \x01(\x04R\x10flapWindowMillis\x12-\n" +
-	"\x13no_move_back_millis\x18\x05 \x01(\x04R\x10noMoveBackMillis\"\x9d\x02\n" +
+	"\x13no_move_back_millis\x18\x05 \x01(\x04R\x10noMoveBackMillis\x12(\n" +
+	"\x10mass_hold_millis\x18\x06 \x01(\x04R\x0emassHoldMillis\"\x9d\x02\n" +
 	"\aScaling\x12\x18\n" +
 	"\aenabled\x18\x01 \x01(\bR\aenabled\x12\x1f\n" +
 	"\vup_permille\x18\x02 \x01(\x04R\n" +
