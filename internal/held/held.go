@@ -369,20 +369,27 @@ func (c *Core) fromNone(r *region, w want, now clock.Instant) bool {
 		r.phase = phasePreparing
 		return c.retry(r, Prepare, now)
 	case wantOwn:
-		at := &r.shown.region
-		if r.fronted && r.fits() { // released at this very epoch, and kept
-			at = at.Clone()
-			at.Frontier = r.frontier
-		}
-		r.at, r.phase, r.transition, r.fronted = at, phaseAcquiring, "", false
+		r.at, r.phase, r.transition = r.kept(), phaseAcquiring, ""
 		return c.retry(r, Acquire, now)
-	case wantGive: // never acquired: it is as it was granted
-		r.at, r.transition = &r.shown.region, r.shown.transition
+	case wantGive: // not acquired since: it is as it was granted, or released
+		r.at, r.transition = r.kept(), r.shown.transition
 		return c.released(r, r.at.Frontier, now)
 	case wantNothing:
 		c.forget(r)
 	}
 	return false
+}
+
+// kept is a region as it is shown, at the frontier that it was released at if that was at this
+// very epoch. Only what the application says next replaces that frontier: an Acquire that was
+// called off, or failed, or was followed by the end of the region, leaves it as it is.
+func (r *region) kept() *rooted.Region {
+	at := &r.shown.region
+	if r.fronted && r.fits() {
+		at = at.Clone()
+		at.Frontier = r.frontier
+	}
+	return at
 }
 
 // giving lets go of a region: first admitted work ends, then the application gives

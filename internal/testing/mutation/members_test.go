@@ -109,6 +109,11 @@ var members = []mutation{
 		[]string{holds},
 	},
 	{
+		26, "an Acquire that was called off loses what was released before it", "internal/held/held.go",
+		"r.at, r.transition = r.kept(), r.shown.transition", "r.at, r.transition = &r.shown.region, r.shown.transition",
+		[]string{holds, sdk},
+	},
+	{
 		26, "regions are merged before both are released", "internal/held/held.go",
 		"right != nil && right.phase == phaseReleased && right.fits()", "right != nil && right.fits()",
 		[]string{holds},
