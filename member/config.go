@@ -50,13 +50,18 @@ type Config struct {
 	// Coordinators is how many coordinators it keeps a line to, the holder of the Tenure
 	// among them. Default 3.
 	Coordinators int
-	// Workers is how many calls to the Handler overlap. Default 32.
+	// Workers is how many calls to the Handler overlap. Acquire, Release, Evict and Merge come
+	// first and may have all of them. Of the others each kind has a quarter at most, so that
+	// slow ones hold up no region that is not served: Prepare and Abandon; Checkpoint, Idle
+	// and TransferLeader; what has failed before and is tried again. Where there is more than
+	// one keyspace, each has three quarters at most. With 1 there is nothing to share.
+	// Default 32.
 	Workers int
 	// HandlerTimeout is how long a call to the Handler may take before it is reported;
 	// its context ends then. It also bounds the end of Run. Default 30 s.
 	HandlerTimeout time.Duration
-	// MaxHeld is how many requests may wait for regions that are on their way. Default
-	// 10,000.
+	// MaxHeld is how many requests may wait for regions that are on their way; those for one
+	// region have three quarters of that at most. Default 10,000.
 	MaxHeld int
 
 	// Pins bounds what callers pin to this process.

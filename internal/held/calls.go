@@ -82,7 +82,9 @@ type Result struct {
 type callRef struct {
 	region   rooted.RegionID
 	keyspace rooted.KeyspaceID
-	taken    bool
+	class    class
+	// taken: it is made. late: it takes too long, and has no worker any more.
+	taken, late bool
 }
 
 // begin makes a call.
@@ -92,7 +94,6 @@ func (c *Core) begin(r *region, kind CallKind) bool {
 		r.tries = 0
 	}
 	r.call, r.kind, r.cancelled, r.retryAt = c.lastID, kind, false, 0
-	c.calls[r.call] = callRef{region: r.id}
 	call := Call{ID: r.call, Kind: kind, Region: r.at, Keyspace: c.keyspaces[r.at.Keyspace].now.Load()}
 	switch {
 	case kind == Prepare:
@@ -103,7 +104,7 @@ func (c *Core) begin(r *region, kind CallKind) bool {
 	case kind == TransferLeader:
 		call.Peer.Member = r.command.to
 	}
-	c.queue = append(c.queue, call)
+	c.enqueue(callRef{region: r.id, keyspace: r.at.Keyspace, class: classOf(kind, r.tries)}, call)
 	c.changed(r)
 	return false
 }
@@ -123,32 +124,6 @@ func (c *Core) retry(r *region, kind CallKind, now clock.Instant) bool {
 	return c.begin(r, kind)
 }
 
-// Calls takes at most so many calls to make.
-func (c *Core) Calls(most int, now clock.Instant) (calls []Call) {
-	calls, c.cancels = c.cancels, nil
-	for ; most > 0 && len(c.queue) > 0; most-- {
-		call := c.queue[0]
-		c.queue[0] = Call{}
-		c.queue = c.queue[1:]
-		if r := c.regions[c.calls[call.ID].region]; r != nil && r.call == call.ID && r.cancelled {
-			c.Done(call.ID, Result{Err: "not wanted any more"}, now)
-			most++
-			continue
-		}
-		ref := c.calls[call.ID]
-		ref.taken = true
-		c.calls[call.ID] = ref
-		calls = append(calls, call)
-	}
-	if len(c.queue) == 0 {
-		c.queue = nil
-	}
-	return calls
-}
-
-// Waiting is how many calls wait to be taken.
-func (c *Core) Waiting() int { return len(c.queue) + len(c.cancels) }
-
 // Done says what became of a call.
 func (c *Core) Done(id uint64, res Result, now clock.Instant) {
 	ref, ok := c.calls[id]
@@ -156,6 +131,9 @@ func (c *Core) Done(id uint64, res Result, now clock.Instant) {
 		return
 	}
 	delete(c.calls, id)
+	if ref.taken && !ref.late {
+		c.queue.free(ref)
+	}
 	if len(res.Frontier) > MaxFrontierBytes {
 		res = Result{Err: fmt.Sprintf("the frontier has %d bytes, %d at most", len(res.Frontier), MaxFrontierBytes)}
 	}
@@ -238,12 +216,20 @@ func (c *Core) failed(r *region, why string, now clock.Instant) {
 	c.timers.push(timer{r.retryAt, r.id})
 }
 
-// Overdue says that a call has not returned in time. It stays under way: no other
-// is made for the region before it returns.
-func (c *Core) Overdue(id uint64, why string) {
-	if r := c.regions[c.calls[id].region]; r != nil && r.call == id {
+// Overdue says that a call has not returned in time. It stays under way: no other is made
+// for the region before it returns; but its worker is free. False: it has returned.
+func (c *Core) Overdue(id uint64, why string) bool {
+	ref, ok := c.calls[id]
+	if !ok || !ref.taken || ref.late {
+		return false
+	}
+	c.queue.free(ref)
+	ref.late = true
+	c.calls[id] = ref
+	if r := c.regions[ref.region]; r != nil && r.call == id {
 		r.set(c, &r.err, bounded(why))
 	}
+	return true
 }
 
 // Drained says that the last admitted work of a region has ended.

@@ -29,7 +29,7 @@ func (c *Core) CloneWith(admitted []*Grant) (*Core, []*Grant) {
 	c.table.mu.Lock()
 	n.table.past, n.table.order = maps.Clone(c.table.past), slices.Clone(c.table.order)
 	c.table.mu.Unlock()
-	n.queue, n.cancels, n.timers, n.calls = slices.Clone(c.queue), slices.Clone(c.cancels), slices.Clone(c.timers), maps.Clone(c.calls)
+	n.queue, n.cancels, n.timers, n.calls = c.queue.clone(), slices.Clone(c.cancels), slices.Clone(c.timers), maps.Clone(c.calls)
 	n.looks = slices.Clone(c.looks)
 	n.answers.replies, n.answers.order = maps.Clone(c.answers.replies), slices.Clone(c.answers.order)
 	n.keyspaces = make(map[rooted.KeyspaceID]*keyspace, len(c.keyspaces))

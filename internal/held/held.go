@@ -67,6 +67,8 @@ type Config struct {
 	// RetryMin and RetryMax bound the pause before a call that failed is made again; it
 	// doubles. 0: 100 ms and 10 s.
 	RetryMin, RetryMax time.Duration
+	// Workers is how many calls may overlap, see Calls; 0: any number.
+	Workers int
 }
 
 // Core is what one incarnation of a member holds.
@@ -89,7 +91,7 @@ type Core struct {
 	goodbye   *goodbye
 	stopping  bool
 	over      bool
-	queue     []Call
+	queue     queue
 	cancels   []Call
 	lastID    uint64
 	calls     map[uint64]callRef
@@ -200,7 +202,7 @@ func New(cfg Config) *Core {
 	return &Core{
 		cfg: cfg, table: newTable(),
 		regions: map[rooted.RegionID]*region{}, keyspaces: map[rooted.KeyspaceID]*keyspace{},
-		calls: map[uint64]callRef{}, answers: commandLog{replies: map[uint64]*coordinatorv1.MemberCommandReply{}},
+		calls: map[uint64]callRef{}, queue: queue{byKeyspace: map[rooted.KeyspaceID]int{}}, answers: commandLog{replies: map[uint64]*coordinatorv1.MemberCommandReply{}},
 	}
 }
 
@@ -307,10 +309,7 @@ func (c *Core) settle(r *region, now clock.Instant) {
 	c.adopt(r, w)
 	if r.call != 0 {
 		if c.needless(r, w) && !r.cancelled {
-			r.cancelled = true
-			if c.calls[r.call].taken {
-				c.cancels = append(c.cancels, Call{ID: r.call, Kind: Cancel})
-			}
+			c.callOff(r)
 		}
 	} else {
 		for c.step(r, w, now) {

@@ -461,8 +461,7 @@ func (c *Core) tell(k *keyspace, now clock.Instant) {
 	}
 	c.lastID++
 	k.call = c.lastID
-	c.calls[k.call] = callRef{keyspace: terms.ID}
-	c.queue = append(c.queue, Call{ID: k.call, Kind: kind, Keyspace: terms})
+	c.enqueue(callRef{keyspace: terms.ID}, Call{ID: k.call, Kind: kind, Keyspace: terms})
 }
 
 // Stopped says whether a keyspace is not served because nobody confirms the member.

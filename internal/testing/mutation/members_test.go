@@ -140,12 +140,32 @@ var members = []mutation{
 	},
 	{
 		26, "any number of requests wait", "member/do.go",
-		"if m.waiting.Add(1) > int64(m.cfg.MaxHeld) {", "if m.waiting.Add(1) > 1<<40 {",
+		"free <= 0 || w.region[id] > 0", "w.region[id] > 0",
 		[]string{sdk},
 	},
 	{
-		26, "a call that hangs keeps its worker", "member/handler.go",
-		"m.busy--\n\tcore.Overdue", "core.Overdue",
+		26, "requests for one region take all places", "member/do.go",
+		"w.region[id] >= heldReserve*free", "false",
 		[]string{sdk},
+	},
+	{
+		26, "slow calls of regions that are served have all workers", "internal/held/queue.go",
+		"return q.byClass[of] < max(workers/share, 1) &&", "return",
+		[]string{holds, sdk},
+	},
+	{
+		26, "regions of one keyspace have all workers", "internal/held/queue.go",
+		"busy < reserve*(workers-q.running-1)", "true",
+		[]string{holds},
+	},
+	{
+		26, "a call that nobody wants waits for a worker", "internal/held/queue.go",
+		"	c.endDropped(now)\n	calls, c.cancels", "	if most > c.queue.running {\n		c.endDropped(now)\n	}\n	calls, c.cancels",
+		[]string{holds, sdk},
+	},
+	{
+		26, "a call that hangs keeps its worker", "internal/held/calls.go",
+		"c.queue.free(ref)\n\tref.late = true", "ref.late = true",
+		[]string{holds, sdk},
 	},
 }
