@@ -109,7 +109,8 @@ var ErrNotRunning = errors.New("the member does not run")
 // is on its way here waits for it, as long as the keyspace's settings say and the
 // context lasts. The error is fn's, or *Moved, *EpochStale, *NotOwned or *Unconfirmed,
 // each with the way out: fn then was not called, or, with Ran, nobody may be told of its
-// outcome. fn gets the context as it is; see Region.Leaving.
+// outcome. The context that fn gets is for as long as fn runs, and ends when the region is to
+// be let go and Config.RequestGrace is over; see Region.Leaving.
 func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, Region) error) error {
 	t := m.table.Load()
 	if t == nil {
@@ -120,7 +121,9 @@ func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, R
 		return err
 	}
 	defer m.leave(t, g)
-	err = fn(ctx, regionOf(g.Region, g.Keyspace(), g))
+	running := &requestContext{Context: ctx, grant: g}
+	defer running.end()
+	err = fn(running, regionOf(g.Region, g.Keyspace(), g))
 	if no := t.Check(g, m.cfg.Clock); no != nil {
 		return errorOf(no, &req, true)
 	}

@@ -19,8 +19,9 @@ type Handler interface {
 	// it comes at the same epoch as before.
 	Acquire(ctx context.Context, r Region) error
 	// Release lets go of a region: every request that was let in has returned. What it
-	// returns is exactly how far the region got; the next owner starts there. After an
-	// error the region is held as before.
+	// returns, MaxFrontierBytes at most, is exactly how far the region got; the next owner
+	// starts there. After an error the region is held as before. Its context ends also when
+	// the move was given up: what it returns then counts all the same.
 	Release(ctx context.Context, r Region) (frontier []byte, err error)
 }
 
@@ -103,10 +104,10 @@ func (m *Member) startLocked(h Handler, call held.Call) {
 		if m.tasks[call.ID] == t { // it is of the incarnation under way
 			delete(m.tasks, call.ID)
 		}
-		core.Done(call.ID, res, m.cfg.Clock.Now())
+		why := core.Done(call.ID, res, m.cfg.Clock.Now())
 		m.mu.Unlock()
-		if res.Err != "" {
-			m.failing.Warn(m.log, call.Kind.String()+" failed", "a call to the application failed", "call", call.Kind.String(), "region", regionID(call), "err", res.Err)
+		if why != "" {
+			m.failing.Warn(m.log, call.Kind.String()+" failed", "a call to the application failed", "call", call.Kind.String(), "region", regionID(call), "err", why)
 		}
 		m.kick()
 	}()

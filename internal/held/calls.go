@@ -124,18 +124,18 @@ func (c *Core) retry(r *region, kind CallKind, now clock.Instant) bool {
 	return c.begin(r, kind)
 }
 
-// Done says what became of a call.
-func (c *Core) Done(id uint64, res Result, now clock.Instant) {
+// Done says what became of a call. It returns why that counts as failed, if it does.
+func (c *Core) Done(id uint64, res Result, now clock.Instant) (why string) {
 	ref, ok := c.calls[id]
 	if !ok {
-		return
+		return res.Err
 	}
 	delete(c.calls, id)
 	if ref.taken && !ref.late {
 		c.queue.free(ref)
 	}
 	if len(res.Frontier) > MaxFrontierBytes {
-		res = Result{Err: fmt.Sprintf("the frontier has %d bytes, %d at most", len(res.Frontier), MaxFrontierBytes)}
+		res = Result{Err: fmt.Sprintf("the frontier that it returned has %d bytes, and MaxFrontierBytes is %d: keep more than that elsewhere, and return where it is", len(res.Frontier), MaxFrontierBytes)}
 	}
 	if res.Err != "" {
 		c.counts.Failed++
@@ -146,11 +146,11 @@ func (c *Core) Done(id uint64, res Result, now clock.Instant) {
 			k.call = 0
 			c.tell(k, now)
 		}
-		return
+		return res.Err
 	}
 	r := c.regions[ref.region]
 	if r == nil || r.call != id {
-		return
+		return res.Err
 	}
 	kind := r.kind
 	r.call, r.err = 0, ""
@@ -170,6 +170,7 @@ func (c *Core) Done(id uint64, res Result, now clock.Instant) {
 		c.succeeded(r, kind, res, now)
 	}
 	c.settle(r, now)
+	return res.Err
 }
 
 func (c *Core) succeeded(r *region, kind CallKind, res Result, now clock.Instant) {
@@ -296,7 +297,7 @@ func (h *timers) pop() (t timer) {
 func (c *Core) Tick(now clock.Instant) {
 	for len(c.timers) > 0 && c.timers[0].at <= now {
 		t := c.timers.pop()
-		if r := c.regions[t.region]; r != nil && r.retryAt == t.at && r.call == 0 {
+		if r := c.regions[t.region]; r != nil && (r.retryAt == t.at || r.waitsUntil == t.at) && r.call == 0 {
 			c.settle(r, now)
 		}
 	}

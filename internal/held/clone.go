@@ -52,7 +52,7 @@ func (c *Core) CloneWith(admitted []*Grant) (*Core, []*Grant) {
 	n.regions = make(map[rooted.RegionID]*region, len(c.regions))
 	for id, r := range c.regions {
 		copied := *r
-		copied.gate = r.gate.clone(gates)
+		copied.gate, copied.left = r.gate.clone(gates), r.left.clone(gates)
 		n.regions[id] = &copied
 		n.publish(&copied, n.want(&copied))
 	}
@@ -139,6 +139,12 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 		}
 		if r.gate != nil {
 			word(r.gate.state.Load())
+		}
+		if r.left != nil {
+			word(r.left.state.Load())
+		}
+		if r.waitsUntil > now {
+			word(uint64(r.waitsUntil.Sub(now)))
 		}
 		if c.idleAfter(r) > 0 {
 			flag(r.unused, r.gate != nil && r.gate.used.Load())

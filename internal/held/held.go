@@ -67,6 +67,9 @@ type Config struct {
 	// RetryMin and RetryMax bound the pause before a call that failed is made again; it
 	// doubles. 0: 100 ms and 10 s.
 	RetryMin, RetryMax time.Duration
+	// Grace is how long admitted work may go on when its region is to be let go, or was lost,
+	// before it loses its right, and Deaf how long it is waited for behind that; 0: for ever.
+	Grace, Deaf time.Duration
 	// Workers is how many calls may overlap, see Calls; 0: any number.
 	Workers int
 }
@@ -112,8 +115,9 @@ type Counts struct {
 	Confirmed, Unconfirmed uint64
 	// Frames counts frames made, Reports regions reported in them.
 	Frames, Reports uint64
-	// Failed counts calls that failed.
-	Failed uint64
+	// Failed counts calls that failed, Expired times that requests had not ended within
+	// Config.Grace and lost their right.
+	Failed, Expired uint64
 }
 
 // Load is a member's load as a whole, or a region's share of it.
@@ -145,6 +149,10 @@ type region struct {
 	phase Phase
 	// gate counts the work that was admitted; one for each time it is acquired.
 	gate *gate
+	// left counts the work that has outlasted its right, and waitsUntil is how long work is
+	// waited for; 0: it is not known yet.
+	left       *gate
+	waitsUntil clock.Instant
 	// evicted: it was lost, and the application has dropped it.
 	evicted bool
 	// frontier is what the application said last; exact when it has released.
@@ -400,7 +408,7 @@ func (c *Core) giving(r *region, now clock.Instant) bool {
 		c.changed(r)
 	}
 	c.publish(r, wantGive) // closes the gate: from here on the count only falls
-	if r.gate.busy() {
+	if r.busy() && !c.outlast(r, now) {
 		return false
 	}
 	return c.retry(r, Release, now)
@@ -415,7 +423,7 @@ func (c *Core) lose(r *region, w want, now clock.Instant) bool {
 		c.changed(r)
 	}
 	switch {
-	case r.gate.busy() && (r.evicted || !c.cfg.Evicts):
+	case r.busy() && (r.evicted || !c.cfg.Evicts) && !c.outlast(r, now):
 		return false
 	case r.evicted:
 		return c.leave(r)
@@ -425,7 +433,7 @@ func (c *Core) lose(r *region, w want, now clock.Instant) bool {
 
 // reopen takes back what was to be given: the move was cancelled.
 func (c *Core) reopen(r *region, now clock.Instant) bool {
-	r.phase, r.transition, r.err, r.tries = phaseServing, "", "", 0
+	r.phase, r.transition, r.err, r.tries, r.waitsUntil = phaseServing, "", "", 0, 0
 	r.gate.reopen()
 	c.watchUse(r, now)
 	c.changed(r)
@@ -462,6 +470,7 @@ func (c *Core) joins(r *region) bool {
 // was released at is known until it is acquired again.
 func (c *Core) leave(r *region) bool {
 	r.phase, r.gate, r.evicted, r.transition, r.joined, r.idle, r.unused, r.err, r.tries, r.retryAt = phaseNone, nil, false, "", false, false, false, "", 0, 0
+	r.left, r.waitsUntil = nil, 0
 	if !r.fits() {
 		r.at, r.fronted, r.frontier = nil, false, ""
 	}
@@ -497,6 +506,8 @@ func (c *Core) needless(r *region, w want) bool {
 		return w != wantTake || !r.fits() || r.transition != r.shown.transition
 	case Merge:
 		return w != wantGive || !r.fits() || r.transition != r.shown.transition
+	case Release: // the move was given up; behind an error the region is held as before
+		return w == wantOwn && r.fits()
 	}
 	return false
 }

@@ -80,18 +80,28 @@ var members = []mutation{
 	},
 	{
 		26, "a region is released while requests run", "internal/held/held.go",
-		"if r.gate.busy() {", "if false {",
+		"if r.busy() && !c.outlast(r, now) {", "if false {",
 		[]string{holds, sdk},
 	},
 	{
 		26, "a region is acquired while requests run that were let in before it was lost", "internal/held/held.go",
-		"case r.gate.busy() && (r.evicted || !c.cfg.Evicts):", "case r.gate.busy() && !r.evicted && !c.cfg.Evicts:",
+		"case r.busy() && (r.evicted || !c.cfg.Evicts) &&", "case r.busy() && !r.evicted && !c.cfg.Evicts &&",
 		[]string{holds, sdk},
 	},
 	{
 		26, "an application that cannot evict releases what it lost while requests run", "internal/held/held.go",
-		"case r.gate.busy() && (r.evicted || !c.cfg.Evicts):", "case r.gate.busy() && r.evicted:",
+		"case r.busy() && (r.evicted || !c.cfg.Evicts) &&", "case r.busy() && r.evicted &&",
 		[]string{sdk},
+	},
+	{
+		26, "a request that never ends keeps its right", "internal/held/outlast.go",
+		"	g.end()\n	g.mu.Lock()", "	g.mu.Lock()",
+		[]string{holds, sdk},
+	},
+	{
+		26, "a request that never ends is waited for for ever", "internal/held/outlast.go",
+		"r.left, r.waitsUntil = nil, 0\n		return true", "return false",
+		[]string{holds, sdk},
 	},
 	{
 		26, "who said that it is gone goes on", "internal/held/frames.go",

@@ -1,0 +1,73 @@
+package held
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nokv/nokv/internal/clock"
+)
+
+// busy reports whether admitted work of a region goes on, with its right or without.
+func (r *region) busy() bool { return r.gate.busy() || r.left.busy() }
+
+// outlast waits for admitted work of a region that is to be let go, or was lost. Work that goes
+// on for Config.Grace loses its right, and its contexts end; work that goes on for Config.Deaf
+// behind that is waited for no longer: true. Otherwise one request that never ends would keep
+// its region from everybody. What was let in by then never counts for what is let in later.
+func (c *Core) outlast(r *region, now clock.Instant) bool {
+	switch {
+	case c.cfg.Grace == 0 || now < r.waitsUntil:
+		return false
+	case r.waitsUntil == 0:
+		c.waitUntil(r, now.Add(c.cfg.Grace))
+		return false
+	case r.gate.busy():
+		r.left = r.gate
+		r.gate = r.left.successor()
+		r.left.expire()
+		c.counts.Expired++
+		r.set(c, &r.err, fmt.Sprintf("requests have not ended for %v", c.cfg.Grace))
+		c.waitUntil(r, now.Add(c.cfg.Deaf))
+		return false
+	default:
+		r.left, r.waitsUntil = nil, 0
+		return true
+	}
+}
+
+func (c *Core) waitUntil(r *region, at clock.Instant) {
+	r.waitsUntil = at
+	c.timers.push(timer{at, r.id})
+}
+
+// successor is a gate as closed as this one, which no work is behind.
+func (g *gate) successor() *gate {
+	n := &gate{}
+	n.state.Store(g.state.Load() &^ gateCount)
+	return n
+}
+
+// expire ends the right of what was admitted, and its contexts.
+func (g *gate) expire() {
+	g.end()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.expired = true
+	if g.endOver != nil {
+		g.endOver()
+	}
+}
+
+// Over ends when the work should have ended long ago, and its right has.
+func (g *Grant) Over() context.Context {
+	at := g.gate
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	if at.over == nil {
+		at.over, at.endOver = context.WithCancel(context.Background())
+		if at.expired {
+			at.endOver()
+		}
+	}
+	return at.over
+}
