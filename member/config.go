@@ -68,7 +68,8 @@ type Config struct {
 	// RequestGrace is how long requests may go on when their region is to be let go, or was
 	// lost: Region.Leaving says so at once. Then their contexts end, and their right: whatever
 	// they return, Do returns *NotOwned. Release, or Acquire of what comes next, is called when
-	// they have returned, or HandlerTimeout later. Default 10 s, and PinsConfig.Grace at least.
+	// they have returned, or HandlerTimeout later. Each of both is a quarter of a move's deadline
+	// at most. Default 10 s, and PinsConfig.Grace at least.
 	RequestGrace time.Duration
 	// MaxHeld is how many requests may wait for regions that are on their way; those for one
 	// region have three quarters of that at most. Default 10,000.

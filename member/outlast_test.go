@@ -62,6 +62,32 @@ func TestRequestsThatDoNotEndLoseTheirRight(t *testing.T) {
 	}
 }
 
+// A move whose deadline is short is done all the same.
+func TestRequestsThatDoNotEndHaveAPartOfTheDeadline(t *testing.T) {
+	inBubble(t, games, func(b *bubble) {
+		p := b.start("m1", nil)
+		b.cluster.Show("m1", own(17, 3))
+		b.awaitPhase("m1", 17, serving)
+		free := make(chan struct{})
+		go func() {
+			_ = p.Do(b.Context(), member.Request{Region: 17, Epoch: epoch(3)}, func(context.Context, member.Region) error {
+				<-free
+				return nil
+			})
+		}()
+		defer close(free)
+		synctest.Wait()
+		begun := time.Now()
+		r := moving(17, 3, coordinatorv1.MoveRole_MOVE_ROLE_GIVES, "m2", true)
+		r.Move.DeadlineMillis = 4000
+		b.cluster.Show("m1", r)
+		b.awaitPhase("m1", 17, released)
+		if d := time.Since(begun); d > 2100*time.Millisecond {
+			t.Errorf("it was released after %v", d)
+		}
+	})
+}
+
 // A request that never ends keeps the region from nobody: not from its own member, either,
 // which is given it again.
 func TestRequestsThatDoNotEndKeepNoRegion(t *testing.T) {
