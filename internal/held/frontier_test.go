@@ -38,12 +38,6 @@ type change struct {
 	release bool
 }
 
-// reported is what a member said last of a region, on which set.
-type reported struct {
-	*coordinatorv1.RegionReport
-	shown uint64
-}
-
 // reshaping is a root, and two members whose applications are slow and fail.
 type reshaping struct {
 	*rapid.T
@@ -54,7 +48,10 @@ type reshaping struct {
 	regions map[rooted.RegionID]*ranged
 	cores   map[string]*held.Core
 	calls   map[string]map[uint64]held.Call
-	reports map[string]map[rooted.RegionID]reported
+	// reports are what each member said last of regions, and shown is the newest set that it has
+	// taken: what it said stands for that one.
+	reports map[string]map[rooted.RegionID]*coordinatorv1.RegionReport
+	shown   map[string]uint64
 	// from is what each region was released at last, and whole what a merge made of both:
 	// whoever acquires the region next starts exactly there.
 	from, whole map[rooted.RegionID]string
@@ -67,14 +64,14 @@ var bothMembers = []string{"m1", "m2"}
 func newReshaping(t *rapid.T) *reshaping {
 	w := &reshaping{
 		T: t, clock: &clock.Manual{Elapsed: 1}, token: 1, next: 2, regions: map[rooted.RegionID]*ranged{}, cores: map[string]*held.Core{},
-		calls: map[string]map[uint64]held.Call{}, reports: map[string]map[rooted.RegionID]reported{},
+		calls: map[string]map[uint64]held.Call{}, reports: map[string]map[rooted.RegionID]*coordinatorv1.RegionReport{}, shown: map[string]uint64{},
 		from: map[rooted.RegionID]string{1: "f0"}, whole: map[rooted.RegionID]string{},
 	}
 	w.regions[1] = &ranged{id: 1, epoch: rooted.Epoch{Version: 1, ConfVersion: 1}, start: 1, end: 200, owner: "m1", frontier: "f0"}
 	for i, m := range bothMembers {
 		c := held.New(held.Config{Member: rooted.MemberID(m), Incarnation: uint64(i + 1)})
 		c.Open(0)
-		w.cores[m], w.calls[m], w.reports[m] = c, map[uint64]held.Call{}, map[rooted.RegionID]reported{}
+		w.cores[m], w.calls[m], w.reports[m] = c, map[uint64]held.Call{}, map[rooted.RegionID]*coordinatorv1.RegionReport{}
 		w.answer(m, &coordinatorv1.MemberAnswer{Era: 1, Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_ERA}}}})
 		w.show(m)
 	}
@@ -121,8 +118,9 @@ func (w *reshaping) listen(m string) {
 	w.clock.Advance(5 * time.Millisecond)
 	for f := w.cores[m].Frame(0, w.clock.Now()); f != nil; f = w.cores[m].Frame(0, w.clock.Now()) {
 		for _, r := range f.GetRegions() {
-			w.reports[m][rooted.RegionID(r.GetRegionId())] = reported{r, f.GetShown().GetToken().GetIndex()}
+			w.reports[m][rooted.RegionID(r.GetRegionId())] = r
 		}
+		w.shown[m] = f.GetShown().GetToken().GetIndex()
 		for _, id := range f.GetGone() {
 			delete(w.reports[m], rooted.RegionID(id))
 		}
@@ -137,7 +135,8 @@ func (w *reshaping) plan(t *rapid.T, r *ranged) {
 	}
 	w.token++
 	c := &change{planned: w.token, left: r}
-	switch rapid.SampledFrom([]string{"move", "split", "merge"}).Draw(t, "kind") {
+	kind := rapid.SampledFrom([]string{"move", "split", "merge"}).Draw(t, "kind")
+	switch kind {
 	case "move":
 		c.to = map[string]string{"m1": "m2", "m2": "m1"}[r.owner]
 	case "split":
@@ -156,7 +155,7 @@ func (w *reshaping) plan(t *rapid.T, r *ranged) {
 			return
 		}
 	}
-	c.id = fmt.Sprintf("change-%d-%s", r.id, r.epoch) // as the root's: one planned again at the same epoch has the same
+	c.id = fmt.Sprintf("%s-%d-%s", kind, r.id, r.epoch) // as the root's: one planned again at the same epoch has the same
 	r.change = c
 }
 
@@ -169,7 +168,7 @@ func (w *reshaping) carryOn(t *rapid.T, r *ranged, cancels bool) {
 	}
 	report, ok := w.reports[r.owner][r.id]
 	done := ok && report.GetPhase() == coordinatorv1.RegionPhase_REGION_PHASE_RELEASED && report.GetTransitionId() == c.id && report.GetSetFrontier() &&
-		rooted.EpochFromProto(report.GetEpoch()) == r.epoch && report.shown >= c.planned
+		rooted.EpochFromProto(report.GetEpoch()) == r.epoch && w.shown[r.owner] >= c.planned
 	switch {
 	case cancels:
 		w.end(c)
