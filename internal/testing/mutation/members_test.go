@@ -170,7 +170,7 @@ var members = []mutation{
 	},
 	{
 		26, "a call that nobody wants waits for a worker", "internal/held/queue.go",
-		"	c.endDropped(now)\n	calls, c.cancels", "	if most > c.queue.running {\n		c.endDropped(now)\n	}\n	calls, c.cancels",
+		"	c.endDropped(now)\n	calls, c.cancels", "	if c.queue.room(classServed, c.cfg.Workers) {\n		c.endDropped(now)\n	}\n	calls, c.cancels",
 		[]string{holds, sdk},
 	},
 	{
