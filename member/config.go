@@ -19,6 +19,11 @@ import (
 	"github.com/nokv/nokv/rooted"
 )
 
+// MaxFrontierBytes is the most bytes of a frontier that Release, Merge or Checkpoint returns.
+// A longer one is an error of that call: an application that has more to say keeps it
+// elsewhere, and returns where.
+const MaxFrontierBytes = held.MaxFrontierBytes
+
 // MaxCoordinators is the most coordinators that a member keeps a line to.
 const MaxCoordinators = held.MaxStreams / 2
 
@@ -53,13 +58,24 @@ type Config struct {
 	// Coordinators is how many coordinators it keeps a line to, the holder of the Tenure
 	// among them. Default 3.
 	Coordinators int
-	// Workers is how many calls to the Handler overlap. Default 32.
+	// Workers is how many calls to the Handler overlap. Acquire, Release, Evict and Merge come
+	// first and may have all of them. Of the others each kind has a quarter at most, so that
+	// slow ones hold up no region that is not served: Prepare and Abandon; Checkpoint, Idle
+	// and TransferLeader; what has failed before and is tried again. Where there is more than
+	// one keyspace, each has three quarters at most. With 1 there is nothing to share.
+	// Default 32.
 	Workers int
 	// HandlerTimeout is how long a call to the Handler may take before it is reported;
 	// its context ends then. It also bounds the end of Run. Default 30 s.
 	HandlerTimeout time.Duration
-	// MaxHeld is how many requests may wait for regions that are on their way. Default
-	// 10,000.
+	// RequestGrace is how long requests may go on when their region is to be let go, or was
+	// lost: Region.Leaving says so at once. Then their contexts end, and their right: whatever
+	// they return, Do returns *NotOwned. Release, or Acquire of what comes next, is called when
+	// they have returned, or HandlerTimeout later. Each of both is a quarter of a move's deadline
+	// at most. Default 10 s, and PinsConfig.Grace at least.
+	RequestGrace time.Duration
+	// MaxHeld is how many requests may wait for regions that are on their way; those for one
+	// region have three quarters of that at most. Default 10,000.
 	MaxHeld int
 
 	// Pins bounds what callers pin to this process.
@@ -94,8 +110,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("member config: Coordinators is %d: give 1 to %d", c.Coordinators, MaxCoordinators)
 	case c.Capacity > rooted.MaxCapacity:
 		return fmt.Errorf("member config: Capacity is %d: give %d at most, it is relative to other members'", c.Capacity, rooted.MaxCapacity)
-	case c.Workers < 0 || c.MaxHeld < 0 || c.HandlerTimeout < 0:
-		return errors.New("member config: Workers, MaxHeld and HandlerTimeout may not be negative")
+	case c.Workers < 0 || c.MaxHeld < 0 || c.HandlerTimeout < 0 || c.RequestGrace < 0:
+		return errors.New("member config: Workers, MaxHeld, HandlerTimeout and RequestGrace may not be negative")
 	}
 	return c.Pins.validate(cmp.Or(c.HandlerTimeout, defaultHandlerTimeout))
 }
@@ -115,6 +131,7 @@ func (c Config) withDefaults() Config {
 	c.MaxHeld = cmp.Or(c.MaxHeld, 10_000)
 	c.HandlerTimeout = cmp.Or(c.HandlerTimeout, defaultHandlerTimeout)
 	c.Pins = c.Pins.withDefaults(c.HandlerTimeout)
+	c.RequestGrace = max(cmp.Or(c.RequestGrace, 10*time.Second), c.Pins.Grace)
 	if c.Listen == nil {
 		c.Listen = new(net.ListenConfig).Listen
 	}

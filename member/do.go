@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nokv/nokv/internal/held"
@@ -97,7 +98,7 @@ func (e *Unconfirmed) Error() string {
 }
 
 // ErrTooManyHeld says that as many requests as may already wait for regions that are on
-// their way.
+// their way, or for the one that is asked for: see Config.MaxHeld.
 var ErrTooManyHeld = errors.New("too many requests wait for regions that are on their way here: try again")
 
 // ErrNotRunning is what Do returns before Run has registered the member, and after it
@@ -108,7 +109,8 @@ var ErrNotRunning = errors.New("the member does not run")
 // is on its way here waits for it, as long as the keyspace's settings say and the
 // context lasts. The error is fn's, or *Moved, *EpochStale, *NotOwned or *Unconfirmed,
 // each with the way out: fn then was not called, or, with Ran, nobody may be told of its
-// outcome. fn gets the context as it is; see Region.Leaving.
+// outcome. The context that fn gets is for as long as fn runs, and ends when the region is to
+// be let go and Config.RequestGrace is over; see Region.Leaving.
 func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, Region) error) error {
 	t := m.table.Load()
 	if t == nil {
@@ -119,7 +121,9 @@ func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, R
 		return err
 	}
 	defer m.leave(t, g)
-	err = fn(ctx, regionOf(g.Region, g.Keyspace(), g))
+	running := &requestContext{Context: ctx, grant: g}
+	defer running.end()
+	err = fn(running, regionOf(g.Region, g.Keyspace(), g))
 	if no := t.Check(g, m.cfg.Clock); no != nil {
 		return errorOf(no, &req, true)
 	}
@@ -169,11 +173,10 @@ func (m *Member) leave(t *held.Table, g *held.Grant) {
 
 // hold lets a request wait.
 func (m *Member) hold(ctx context.Context, t *held.Table, q held.Request, no *held.Refusal) (*held.Grant, *held.Refusal, error) {
-	if m.waiting.Add(1) > int64(m.cfg.MaxHeld) {
-		m.waiting.Add(-1)
+	if !m.waiting.enter(no.Region, m.cfg.MaxHeld) {
 		return nil, nil, ErrTooManyHeld
 	}
-	defer m.waiting.Add(-1)
+	defer m.waiting.leave(no.Region)
 	over := time.NewTimer(no.Hold)
 	defer over.Stop()
 	for at := no.Region; ; {
@@ -199,6 +202,44 @@ func (m *Member) hold(ctx context.Context, t *held.Table, q held.Request, no *he
 			return nil, nil, ctx.Err()
 		}
 	}
+}
+
+// waiting counts requests that wait, by what region they began to wait for.
+type waiting struct {
+	mu sync.Mutex
+	// Guarded by mu.
+	all    int
+	region map[rooted.RegionID]int
+}
+
+// heldReserve bounds the requests of one region: three times as many as it leaves room for.
+const heldReserve = 3
+
+// enter counts one more, if there is room for it, and for those of other regions.
+func (w *waiting) enter(id rooted.RegionID, most int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if free := most - w.all; free <= 0 || w.region[id] > 0 && w.region[id] >= heldReserve*free {
+		return false
+	}
+	w.all++
+	w.region[id]++
+	return true
+}
+
+func (w *waiting) leave(id rooted.RegionID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all--
+	if w.region[id]--; w.region[id] == 0 {
+		delete(w.region, id)
+	}
+}
+
+func (w *waiting) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all
 }
 
 func errorOf(no *held.Refusal, req *Request, ran bool) error {

@@ -16,7 +16,8 @@
 //     good, later than ttl after the Tenure holder could last confirm this process.
 //  3. Calls to the Handler of one region never overlap; those of different regions do,
 //     Config.Workers at a time. Do overlaps everything: Acquire returns before the first
-//     request of a region is let in, Release is called behind the last. Evict is called
+//     request of a region is let in, Release is called behind the last, or behind the end
+//     of its right: a request that does not end has Config.RequestGrace. Evict is called
 //     while requests may still run: they are told by Leaving, and fail behind the work;
 //     what comes next of the region waits for them.
 //  4. A call that fails is made again after a pause, and its error reported. One that

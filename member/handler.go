@@ -19,8 +19,9 @@ type Handler interface {
 	// it comes at the same epoch as before.
 	Acquire(ctx context.Context, r Region) error
 	// Release lets go of a region: every request that was let in has returned. What it
-	// returns is exactly how far the region got; the next owner starts there. After an
-	// error the region is held as before.
+	// returns, MaxFrontierBytes at most, is exactly how far the region got; the next owner
+	// starts there. After an error the region is held as before. Its context ends also when
+	// the move was given up: what it returns then counts all the same.
 	Release(ctx context.Context, r Region) (frontier []byte, err error)
 }
 
@@ -78,8 +79,6 @@ type Stopper interface {
 // task is a call to the Handler that is under way.
 type task struct {
 	cancel context.CancelFunc
-	// gave: its worker was given back because it takes too long. Guarded by Member.mu.
-	gave bool
 }
 
 // start makes a call. The caller holds m.mu.
@@ -93,9 +92,8 @@ func (m *Member) startLocked(h Handler, call held.Call) {
 	ctx, cancel := context.WithTimeout(m.handling, m.cfg.HandlerTimeout)
 	t := &task{cancel: cancel}
 	m.tasks[call.ID] = t
-	m.busy++
 	core := m.core
-	late := time.AfterFunc(m.cfg.HandlerTimeout, func() { m.overdue(core, t, call) })
+	late := time.AfterFunc(m.cfg.HandlerTimeout, func() { m.overdue(core, call) })
 	m.running.Add(1)
 	go func() {
 		defer m.running.Done()
@@ -105,14 +103,11 @@ func (m *Member) startLocked(h Handler, call held.Call) {
 		m.mu.Lock()
 		if m.tasks[call.ID] == t { // it is of the incarnation under way
 			delete(m.tasks, call.ID)
-			if !t.gave {
-				m.busy--
-			}
 		}
-		core.Done(call.ID, res, m.cfg.Clock.Now())
+		why := core.Done(call.ID, res, m.cfg.Clock.Now())
 		m.mu.Unlock()
-		if res.Err != "" {
-			m.failing.Warn(m.log, call.Kind.String()+" failed", "a call to the application failed", "call", call.Kind.String(), "region", regionID(call), "err", res.Err)
+		if why != "" {
+			m.failing.Warn(m.log, call.Kind.String()+" failed", "a call to the application failed", "call", call.Kind.String(), "region", regionID(call), "err", why)
 		}
 		m.kick()
 	}()
@@ -126,15 +121,12 @@ func regionID(call held.Call) rooted.RegionID {
 }
 
 // overdue reports a call that does not return, and lets others have its worker.
-func (m *Member) overdue(core *held.Core, t *task, call held.Call) {
+func (m *Member) overdue(core *held.Core, call held.Call) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t.gave || m.tasks[call.ID] != t {
+	if !core.Overdue(call.ID, fmt.Sprintf("%s has not returned for %v", call.Kind, m.cfg.HandlerTimeout)) {
 		return
 	}
-	t.gave = true
-	m.busy--
-	core.Overdue(call.ID, fmt.Sprintf("%s has not returned for %v", call.Kind, m.cfg.HandlerTimeout))
 	m.failing.Warn(m.log, call.Kind.String()+" is late", "a call to the application does not return", "call", call.Kind.String(), "region", regionID(call))
 	m.kick()
 }

@@ -58,7 +58,7 @@ type Member struct {
 	failing loglimit.Lines
 	table   atomic.Pointer[held.Table]
 	// waiting is how many requests wait in Do.
-	waiting atomic.Int64
+	waiting waiting
 	pins    *Pins
 	// wake is a level: there may be something to do for Run, which closes ended.
 	wake    chan struct{}
@@ -75,7 +75,6 @@ type Member struct {
 	lost        error // the probe is; for good
 	aborted     error // by Abort; for good
 	tasks       map[uint64]*task
-	busy        int
 	lines       [held.MaxStreams]*line
 	known       []string
 	holder      string
@@ -102,7 +101,7 @@ func New(cfg Config) (*Member, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	m := &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), ended: make(chan struct{}), troubles: map[route]*trouble{}, keyspaces: map[string]bool{}}
+	m := &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), waiting: waiting{region: map[rooted.RegionID]int{}}, wake: make(chan struct{}, 1), ended: make(chan struct{}), troubles: map[route]*trouble{}, keyspaces: map[string]bool{}}
 	m.pins = newPins(m)
 	return m, nil
 }
@@ -230,9 +229,9 @@ func (m *Member) live(ctx context.Context, h Handler, incarnation uint64) error 
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	_, evicts := h.(Evicter)
-	core := held.New(held.Config{Member: rooted.MemberID(m.cfg.ID), Incarnation: incarnation, Evicts: evicts})
+	core := held.New(held.Config{Member: rooted.MemberID(m.cfg.ID), Incarnation: incarnation, Evicts: evicts, Workers: m.cfg.Workers, Grace: m.cfg.RequestGrace, Deaf: m.cfg.HandlerTimeout})
 	m.mu.Lock()
-	m.core, m.incarnation, m.over, m.handling, m.tasks, m.busy = core, incarnation, nil, after, map[uint64]*task{}, 0
+	m.core, m.incarnation, m.over, m.handling, m.tasks = core, incarnation, nil, after, map[uint64]*task{}
 	m.state = rootv1.MemberState_MEMBER_STATE_UNSPECIFIED
 	if m.lost != nil {
 		m.endLocked(m.lost)
@@ -312,7 +311,7 @@ func (m *Member) serve(ctx, after context.Context, h Handler, core *held.Core) e
 		}
 		now := m.cfg.Clock.Now()
 		core.Tick(now)
-		for _, call := range core.Calls(m.cfg.Workers-m.busy, now) {
+		for _, call := range core.Calls(m.cfg.Workers, now) {
 			m.startLocked(h, call)
 		}
 		next := core.Next()
@@ -496,7 +495,7 @@ type Status struct {
 func (m *Member) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := Status{State: m.state, Holder: m.holder, Held: int(m.waiting.Load())}
+	s := Status{State: m.state, Holder: m.holder, Held: m.waiting.count()}
 	for _, l := range m.lines {
 		if l != nil && l.answered && l.to == "" {
 			s.Coordinators = append(s.Coordinators, l.via)

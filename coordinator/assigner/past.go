@@ -40,6 +40,8 @@ type past struct {
 	pending map[string]struct{}
 	drained clock.Instant
 	poison  *placement.Poison
+	// attempts are the changes under way, and those that were given up; nil: no state came.
+	attempts *placement.Attempts
 	// clean is when it is looked for what is over.
 	clean clock.Instant
 }
@@ -95,6 +97,7 @@ func gaveUp(t *rootv1.Transition) bool {
 
 // begin takes what the first state says: which moves there were, not when.
 func (p *past) begin(st *state.State, now clock.Instant) {
+	p.attempts = placement.NewAttempts(st, now)
 	st.Transitions(func(t *rootv1.Transition) bool {
 		if isPending(t) && evens(t) {
 			p.pending[t.GetId()] = struct{}{}
@@ -116,7 +119,8 @@ func (p *past) note(t *rootv1.Transition, now clock.Instant, late bool) {
 }
 
 // jump drops what may have ended unseen.
-func (p *past) jump(st *state.State) {
+func (p *past) jump(st *state.State, now clock.Instant) {
+	p.attempts.Jump(st, now)
 	maps.DeleteFunc(p.pending, func(id string, _ struct{}) bool { return !isPending(st.Transition(id)) })
 }
 
@@ -144,6 +148,7 @@ func (p *past) follow(from, st *state.State, changes []state.Change, now clock.I
 		}
 	}
 	p.poison.Follow(st, changes, now)
+	p.attempts.Follow(st, changes, now)
 	p.forget(now)
 }
 

@@ -244,7 +244,7 @@ func (a *Raw) Jump(v *rootview.View) {
 	if !a.fed {
 		a.past.begin(v.State, now)
 	} else {
-		a.past.jump(v.State)
+		a.past.jump(v.State, now)
 	}
 	a.fed, a.st, a.at = true, v.State, v.Token
 	if a.work != nil {

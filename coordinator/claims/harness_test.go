@@ -236,7 +236,7 @@ func (w *world) ClearAt(state.MemberID, uint64, liveness.Fence) clock.Instant {
 	return 0
 }
 func (w *world) Shown(state.MemberID, uint64) state.Token { return state.Token{} }
-func (w *world) Report(state.RegionID, state.MemberID) (placement.Report, bool) {
+func (w *world) Report(state.RegionID, state.Owner) (placement.Report, bool) {
 	return placement.Report{}, false
 }
 

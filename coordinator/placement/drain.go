@@ -58,7 +58,8 @@ func (p *planner) drain(id state.MemberID) {
 	}
 }
 
-// leaving are the regions that an owner has and that are not on their way, heaviest first.
+// leaving are the regions that an owner has and that are not on their way, heaviest first. One
+// whose last change was given up rests: its owner serves it meanwhile.
 func (p *planner) leaving(from state.Owner) (regions []*state.Region) {
 	loads := map[state.RegionID]uint64{}
 	scanned := 0
@@ -66,6 +67,10 @@ func (p *planner) leaving(from state.Owner) (regions []*state.Region) {
 		scanned++
 		o, _ := r.Owner(from.Member)
 		if _, begun := p.begun[r.ID]; !begun && !p.Busy.Has(r.ID) && o.Incarnation == from.Incarnation && p.State.PendingTransition(r.ID) == nil {
+			if until := p.Attempts.RestsUntil(r); until > p.Now {
+				p.refuse(Refusal{Region: r.ID, Keyspace: r.Keyspace, Member: from.Member, Why: Resting, At: until})
+				return scanned < maxScan
+			}
 			regions = append(regions, r)
 			loads[r.ID] = p.load(r)
 		}

@@ -47,7 +47,9 @@ type cluster struct {
 	failer
 	st   *state.State
 	work *placement.Work
-	now  clock.Instant
+	// attempts are those of a coordinator that was there from the beginning.
+	attempts *placement.Attempts
+	now      clock.Instant
 
 	// labels of members that join.
 	labels map[string]map[string]string
@@ -86,7 +88,7 @@ func (c *cluster) Report(region state.RegionID, owner state.Owner) (placement.Re
 
 func newCluster(t failer) *cluster {
 	c := &cluster{failer: t, st: state.New(), now: 1, shy: map[state.MemberID]bool{}, fences: map[string]clock.Instant{}, reports: map[spot]placement.Report{}, taken: map[string]state.Token{}}
-	c.work = placement.NewWork(c.st, c.now)
+	c.work, c.attempts = placement.NewWork(c.st, c.now), placement.NewAttempts(c.st, c.now)
 	c.apply(&rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{Cluster: &rootv1.Cluster{
 		ClusterId: 1, Incarnation: 1, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 1, TransportAddress: "h:1"}},
 	}}}})
@@ -107,6 +109,7 @@ func (c *cluster) propose(events ...*rootv1.Event) state.Result {
 	}
 	c.st = next
 	c.work.Follow(c.st, out.Changes, c.now)
+	c.attempts.Follow(c.st, out.Changes, c.now)
 	if c.follows != nil {
 		c.follows(out.Changes)
 	}
@@ -170,6 +173,7 @@ func (c *cluster) set(id string, st rootv1.MemberState) {
 // plan makes a plan of what is to be looked at now.
 func (c *cluster) plan() placement.Plan {
 	in := c.work.Take(c, c.now)
+	in.Attempts = c.attempts
 	plan := placement.Make(in)
 	c.work.Planned(&plan)
 	return plan

@@ -22,6 +22,9 @@ type Input struct {
 	// Regions to look at, and members that drain, in any order.
 	Regions  []state.RegionID
 	Draining []state.MemberID
+	// Attempts are since when changes are under way, and which regions rest; nil: it is as
+	// Moves say, and none does.
+	Attempts *Attempts
 	// Busy are regions of which an operation is on its way to the root: nothing else is
 	// planned for them, and they count where that brings them. Nil: there are none.
 	Busy *Sent
@@ -224,7 +227,8 @@ const (
 	NoGain
 	// LoadUnknown: too much of the load is estimated.
 	LoadUnknown
-	// BudgetSpent: as much was moved as may be. Resting: it was moved lately.
+	// BudgetSpent: as much was moved as may be. Resting: it was moved lately, or its last change
+	// was given up.
 	BudgetSpent
 	Resting
 	// PoisonSuspected: owners of the region die soon after they got it.

@@ -113,6 +113,7 @@ func TestRule8Deadline(t *testing.T) {
 	if c.owner(id) != "m1" || o.Because == "" || c.status(id, o.Epoch) != rootv1.TransitionStatus_TRANSITION_STATUS_ABORTED {
 		t.Fatalf("it is %s's, because %q", c.owner(id), o.Because)
 	}
+	c.now = c.refusal(c.round(), placement.Resting).At
 	c.one(c.round(), placement.PlanMove) // it still drains
 }
 
@@ -323,14 +324,14 @@ func TestRule8Cancelled(t *testing.T) {
 	}
 }
 
-// Another holder goes on where the one before left off; a deadline counts from when
-// it first saw the move.
+// Another holder goes on where the one before left off; to one that has just started, a move
+// that is under way has just begun.
 func TestRule8AnotherHolderGoesOn(t *testing.T) {
 	c, id := moving(t, eraFence())
 	c.tell(id, "m2", ready)
 	c.round()
 	c.now = c.now.Add(time.Hour)
-	c.work = placement.NewWork(c.st, c.now)
+	c.work, c.attempts = placement.NewWork(c.st, c.now), placement.NewAttempts(c.st, c.now)
 	if f := c.refusal(c.plan(), placement.NotReleased); f.At.Sub(c.now) != time.Minute {
 		t.Fatalf("the refusal is %+v", f)
 	}

@@ -257,7 +257,7 @@ func (p *planner) regions(k *settings) []balance.Region {
 	regions := slices.Grow(p.room[:0], p.State.KeyspaceRegionCount(k.id))
 	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
 		x := balance.Region{ID: r.ID, Epoch: r.Epoch, Start: r.Start, End: r.End, Owners: r.Owners}
-		x.Busy = p.Busy.Has(r.ID)
+		x.Busy = p.Busy.Has(r.ID) || p.Attempts.RestsUntil(r) > p.Now
 		begun, done := p.begun[r.ID]
 		x.Busy = x.Busy || done || p.State.PendingTransition(r.ID) != nil
 		if m, under := p.Moves.byRegion[r.ID]; under {

@@ -29,7 +29,11 @@ type passage struct {
 // step continues a transition of a region. It reports whether nothing else is to
 // be done about the region.
 func (p *planner) step(k *settings, r *state.Region, t *rootv1.Transition) bool {
-	x := passage{k: k, region: r, t: t, seen: p.Moves.Seen(r.ID, p.Now), to: rooted.OwnerFromProto(t.GetOwner())}
+	seen, known := p.Attempts.seen(t)
+	if !known {
+		seen = p.Moves.Seen(r.ID, p.Now)
+	}
+	x := passage{k: k, region: r, t: t, seen: seen, to: rooted.OwnerFromProto(t.GetOwner())}
 	switch t.GetKind() {
 	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
 		x.from = rooted.OwnerFromProto(t.GetFrom())
@@ -191,8 +195,8 @@ func (p *planner) prepareMax(x *passage) time.Duration {
 	return most
 }
 
-// prepareMax and deadline are the transition's own, or those of the keyspace where it
-// has no room for them; 0: no bound.
+// prepareMax is the transition's own, or that of the keyspace where it has no room for one;
+// 0: no bound.
 func (x *passage) prepareMax() time.Duration {
 	if x.t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MOVE {
 		return time.Duration(x.t.GetPrepareMaxMillis()) * time.Millisecond
@@ -200,12 +204,7 @@ func (x *passage) prepareMax() time.Duration {
 	return x.k.prepareMax
 }
 
-func (x *passage) deadline() time.Duration {
-	if x.t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MOVE {
-		return time.Duration(x.t.GetDeadlineMillis()) * time.Millisecond
-	}
-	return x.k.deadline
-}
+func (x *passage) deadline() time.Duration { return deadlineOf(x.k, x.t) }
 
 // over reports whether a bound of a transition has passed.
 func (p *planner) over(x *passage, bound time.Duration) bool {

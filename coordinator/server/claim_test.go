@@ -24,10 +24,10 @@ type everybody struct{}
 
 func (everybody) Takes(state.MemberID) bool { return true }
 
-func (everybody) Damped(state.MemberID) bool                                          { return false }
-func (everybody) ClearAt(state.MemberID, uint64, liveness.Fence) clock.Instant        { return 0 }
-func (everybody) Shown(state.MemberID, uint64) state.Token                            { return state.Token{} }
-func (everybody) Report(state.RegionID, state.MemberID) (_ placement.Report, ok bool) { return }
+func (everybody) Damped(state.MemberID) bool                                       { return false }
+func (everybody) ClearAt(state.MemberID, uint64, liveness.Fence) clock.Instant     { return 0 }
+func (everybody) Shown(state.MemberID, uint64) state.Token                         { return state.Token{} }
+func (everybody) Report(state.RegionID, state.Owner) (_ placement.Report, ok bool) { return }
 
 // claiming is a world of a coordinator that holds the Tenure and makes regions in keyspace
 // games, and one that does not.

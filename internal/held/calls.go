@@ -82,7 +82,9 @@ type Result struct {
 type callRef struct {
 	region   rooted.RegionID
 	keyspace rooted.KeyspaceID
-	taken    bool
+	class    class
+	// taken: it is made. late: it takes too long, and has no worker any more.
+	taken, late bool
 }
 
 // begin makes a call.
@@ -92,7 +94,6 @@ func (c *Core) begin(r *region, kind CallKind) bool {
 		r.tries = 0
 	}
 	r.call, r.kind, r.cancelled, r.retryAt = c.lastID, kind, false, 0
-	c.calls[r.call] = callRef{region: r.id}
 	call := Call{ID: r.call, Kind: kind, Region: r.at, Keyspace: c.keyspaces[r.at.Keyspace].now.Load()}
 	switch {
 	case kind == Prepare:
@@ -103,7 +104,7 @@ func (c *Core) begin(r *region, kind CallKind) bool {
 	case kind == TransferLeader:
 		call.Peer.Member = r.command.to
 	}
-	c.queue = append(c.queue, call)
+	c.enqueue(callRef{region: r.id, keyspace: r.at.Keyspace, class: classOf(kind, r.tries)}, call)
 	c.changed(r)
 	return false
 }
@@ -123,41 +124,18 @@ func (c *Core) retry(r *region, kind CallKind, now clock.Instant) bool {
 	return c.begin(r, kind)
 }
 
-// Calls takes at most so many calls to make.
-func (c *Core) Calls(most int, now clock.Instant) (calls []Call) {
-	calls, c.cancels = c.cancels, nil
-	for ; most > 0 && len(c.queue) > 0; most-- {
-		call := c.queue[0]
-		c.queue[0] = Call{}
-		c.queue = c.queue[1:]
-		if r := c.regions[c.calls[call.ID].region]; r != nil && r.call == call.ID && r.cancelled {
-			c.Done(call.ID, Result{Err: "not wanted any more"}, now)
-			most++
-			continue
-		}
-		ref := c.calls[call.ID]
-		ref.taken = true
-		c.calls[call.ID] = ref
-		calls = append(calls, call)
-	}
-	if len(c.queue) == 0 {
-		c.queue = nil
-	}
-	return calls
-}
-
-// Waiting is how many calls wait to be taken.
-func (c *Core) Waiting() int { return len(c.queue) + len(c.cancels) }
-
-// Done says what became of a call.
-func (c *Core) Done(id uint64, res Result, now clock.Instant) {
+// Done says what became of a call. It returns why that counts as failed, if it does.
+func (c *Core) Done(id uint64, res Result, now clock.Instant) (why string) {
 	ref, ok := c.calls[id]
 	if !ok {
-		return
+		return res.Err
 	}
 	delete(c.calls, id)
+	if ref.taken && !ref.late {
+		c.queue.free(ref)
+	}
 	if len(res.Frontier) > MaxFrontierBytes {
-		res = Result{Err: fmt.Sprintf("the frontier has %d bytes, %d at most", len(res.Frontier), MaxFrontierBytes)}
+		res = Result{Err: fmt.Sprintf("the frontier that it returned has %d bytes, and MaxFrontierBytes is %d: keep more than that elsewhere, and return where it is", len(res.Frontier), MaxFrontierBytes)}
 	}
 	if res.Err != "" {
 		c.counts.Failed++
@@ -168,11 +146,11 @@ func (c *Core) Done(id uint64, res Result, now clock.Instant) {
 			k.call = 0
 			c.tell(k, now)
 		}
-		return
+		return res.Err
 	}
 	r := c.regions[ref.region]
 	if r == nil || r.call != id {
-		return
+		return res.Err
 	}
 	kind := r.kind
 	r.call, r.err = 0, ""
@@ -192,6 +170,7 @@ func (c *Core) Done(id uint64, res Result, now clock.Instant) {
 		c.succeeded(r, kind, res, now)
 	}
 	c.settle(r, now)
+	return res.Err
 }
 
 func (c *Core) succeeded(r *region, kind CallKind, res Result, now clock.Instant) {
@@ -238,12 +217,20 @@ func (c *Core) failed(r *region, why string, now clock.Instant) {
 	c.timers.push(timer{r.retryAt, r.id})
 }
 
-// Overdue says that a call has not returned in time. It stays under way: no other
-// is made for the region before it returns.
-func (c *Core) Overdue(id uint64, why string) {
-	if r := c.regions[c.calls[id].region]; r != nil && r.call == id {
+// Overdue says that a call has not returned in time. It stays under way: no other is made
+// for the region before it returns; but its worker is free. False: it has returned.
+func (c *Core) Overdue(id uint64, why string) bool {
+	ref, ok := c.calls[id]
+	if !ok || !ref.taken || ref.late {
+		return false
+	}
+	c.queue.free(ref)
+	ref.late = true
+	c.calls[id] = ref
+	if r := c.regions[ref.region]; r != nil && r.call == id {
 		r.set(c, &r.err, bounded(why))
 	}
+	return true
 }
 
 // Drained says that the last admitted work of a region has ended.
@@ -310,7 +297,7 @@ func (h *timers) pop() (t timer) {
 func (c *Core) Tick(now clock.Instant) {
 	for len(c.timers) > 0 && c.timers[0].at <= now {
 		t := c.timers.pop()
-		if r := c.regions[t.region]; r != nil && r.retryAt == t.at && r.call == 0 {
+		if r := c.regions[t.region]; r != nil && (r.retryAt == t.at || r.waitsUntil == t.at) && r.call == 0 {
 			c.settle(r, now)
 		}
 	}

@@ -29,7 +29,7 @@ func (c *Core) CloneWith(admitted []*Grant) (*Core, []*Grant) {
 	c.table.mu.Lock()
 	n.table.past, n.table.order = maps.Clone(c.table.past), slices.Clone(c.table.order)
 	c.table.mu.Unlock()
-	n.queue, n.cancels, n.timers, n.calls = slices.Clone(c.queue), slices.Clone(c.cancels), slices.Clone(c.timers), maps.Clone(c.calls)
+	n.queue, n.cancels, n.timers, n.calls = c.queue.clone(), slices.Clone(c.cancels), slices.Clone(c.timers), maps.Clone(c.calls)
 	n.looks = slices.Clone(c.looks)
 	n.answers.replies, n.answers.order = maps.Clone(c.answers.replies), slices.Clone(c.answers.order)
 	n.keyspaces = make(map[rooted.KeyspaceID]*keyspace, len(c.keyspaces))
@@ -52,7 +52,7 @@ func (c *Core) CloneWith(admitted []*Grant) (*Core, []*Grant) {
 	n.regions = make(map[rooted.RegionID]*region, len(c.regions))
 	for id, r := range c.regions {
 		copied := *r
-		copied.gate = r.gate.clone(gates)
+		copied.gate, copied.left = r.gate.clone(gates), r.left.clone(gates)
 		n.regions[id] = &copied
 		n.publish(&copied, n.want(&copied))
 	}
@@ -139,6 +139,12 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 		}
 		if r.gate != nil {
 			word(r.gate.state.Load())
+		}
+		if r.left != nil {
+			word(r.left.state.Load())
+		}
+		if r.waitsUntil > now {
+			word(uint64(r.waitsUntil.Sub(now)))
 		}
 		if c.idleAfter(r) > 0 {
 			flag(r.unused, r.gate != nil && r.gate.used.Load())

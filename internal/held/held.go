@@ -67,6 +67,11 @@ type Config struct {
 	// RetryMin and RetryMax bound the pause before a call that failed is made again; it
 	// doubles. 0: 100 ms and 10 s.
 	RetryMin, RetryMax time.Duration
+	// Grace is how long admitted work may go on when its region is to be let go, or was lost,
+	// before it loses its right, and Deaf how long it is waited for behind that; 0: for ever.
+	Grace, Deaf time.Duration
+	// Workers is how many calls may overlap, see Calls; 0: any number.
+	Workers int
 }
 
 // Core is what one incarnation of a member holds.
@@ -89,7 +94,7 @@ type Core struct {
 	goodbye   *goodbye
 	stopping  bool
 	over      bool
-	queue     []Call
+	queue     queue
 	cancels   []Call
 	lastID    uint64
 	calls     map[uint64]callRef
@@ -110,8 +115,9 @@ type Counts struct {
 	Confirmed, Unconfirmed uint64
 	// Frames counts frames made, Reports regions reported in them.
 	Frames, Reports uint64
-	// Failed counts calls that failed.
-	Failed uint64
+	// Failed counts calls that failed, Expired times that requests had not ended within
+	// Config.Grace and lost their right.
+	Failed, Expired uint64
 }
 
 // Load is a member's load as a whole, or a region's share of it.
@@ -143,6 +149,10 @@ type region struct {
 	phase Phase
 	// gate counts the work that was admitted; one for each time it is acquired.
 	gate *gate
+	// left counts the work that has outlasted its right, and waitsUntil is how long work is
+	// waited for; 0: it is not known yet.
+	left       *gate
+	waitsUntil clock.Instant
 	// evicted: it was lost, and the application has dropped it.
 	evicted bool
 	// frontier is what the application said last; exact when it has released.
@@ -200,7 +210,7 @@ func New(cfg Config) *Core {
 	return &Core{
 		cfg: cfg, table: newTable(),
 		regions: map[rooted.RegionID]*region{}, keyspaces: map[rooted.KeyspaceID]*keyspace{},
-		calls: map[uint64]callRef{}, answers: commandLog{replies: map[uint64]*coordinatorv1.MemberCommandReply{}},
+		calls: map[uint64]callRef{}, queue: queue{byKeyspace: map[rooted.KeyspaceID]int{}}, answers: commandLog{replies: map[uint64]*coordinatorv1.MemberCommandReply{}},
 	}
 }
 
@@ -307,10 +317,7 @@ func (c *Core) settle(r *region, now clock.Instant) {
 	c.adopt(r, w)
 	if r.call != 0 {
 		if c.needless(r, w) && !r.cancelled {
-			r.cancelled = true
-			if c.calls[r.call].taken {
-				c.cancels = append(c.cancels, Call{ID: r.call, Kind: Cancel})
-			}
+			c.callOff(r)
 		}
 	} else {
 		for c.step(r, w, now) {
@@ -369,20 +376,27 @@ func (c *Core) fromNone(r *region, w want, now clock.Instant) bool {
 		r.phase = phasePreparing
 		return c.retry(r, Prepare, now)
 	case wantOwn:
-		at := &r.shown.region
-		if r.fronted && r.fits() { // released at this very epoch, and kept
-			at = at.Clone()
-			at.Frontier = r.frontier
-		}
-		r.at, r.phase, r.transition, r.fronted = at, phaseAcquiring, "", false
+		r.at, r.phase, r.transition = r.kept(), phaseAcquiring, ""
 		return c.retry(r, Acquire, now)
-	case wantGive: // never acquired: it is as it was granted
-		r.at, r.transition = &r.shown.region, r.shown.transition
+	case wantGive: // not acquired since: it is as it was granted, or released
+		r.at, r.transition = r.kept(), r.shown.transition
 		return c.released(r, r.at.Frontier, now)
 	case wantNothing:
 		c.forget(r)
 	}
 	return false
+}
+
+// kept is a region as it is shown, at the frontier that it was released at if that was at this
+// very epoch. Only what the application says next replaces that frontier: an Acquire that was
+// called off, or failed, or was followed by the end of the region, leaves it as it is.
+func (r *region) kept() *rooted.Region {
+	at := &r.shown.region
+	if r.fronted && r.fits() {
+		at = at.Clone()
+		at.Frontier = r.frontier
+	}
+	return at
 }
 
 // giving lets go of a region: first admitted work ends, then the application gives
@@ -394,7 +408,7 @@ func (c *Core) giving(r *region, now clock.Instant) bool {
 		c.changed(r)
 	}
 	c.publish(r, wantGive) // closes the gate: from here on the count only falls
-	if r.gate.busy() {
+	if r.busy() && !c.outlast(r, now) {
 		return false
 	}
 	return c.retry(r, Release, now)
@@ -409,7 +423,7 @@ func (c *Core) lose(r *region, w want, now clock.Instant) bool {
 		c.changed(r)
 	}
 	switch {
-	case r.gate.busy() && (r.evicted || !c.cfg.Evicts):
+	case r.busy() && (r.evicted || !c.cfg.Evicts) && !c.outlast(r, now):
 		return false
 	case r.evicted:
 		return c.leave(r)
@@ -419,7 +433,7 @@ func (c *Core) lose(r *region, w want, now clock.Instant) bool {
 
 // reopen takes back what was to be given: the move was cancelled.
 func (c *Core) reopen(r *region, now clock.Instant) bool {
-	r.phase, r.transition, r.err, r.tries = phaseServing, "", "", 0
+	r.phase, r.transition, r.err, r.tries, r.waitsUntil = phaseServing, "", "", 0, 0
 	r.gate.reopen()
 	c.watchUse(r, now)
 	c.changed(r)
@@ -456,6 +470,7 @@ func (c *Core) joins(r *region) bool {
 // was released at is known until it is acquired again.
 func (c *Core) leave(r *region) bool {
 	r.phase, r.gate, r.evicted, r.transition, r.joined, r.idle, r.unused, r.err, r.tries, r.retryAt = phaseNone, nil, false, "", false, false, false, "", 0, 0
+	r.left, r.waitsUntil = nil, 0
 	if !r.fits() {
 		r.at, r.fronted, r.frontier = nil, false, ""
 	}
@@ -491,6 +506,8 @@ func (c *Core) needless(r *region, w want) bool {
 		return w != wantTake || !r.fits() || r.transition != r.shown.transition
 	case Merge:
 		return w != wantGive || !r.fits() || r.transition != r.shown.transition
+	case Release: // the move was given up; behind an error the region is held as before
+		return w == wantOwn && r.fits()
 	}
 	return false
 }

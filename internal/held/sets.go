@@ -21,6 +21,8 @@ type shown struct {
 	transition string
 	peer       Peer
 	releaseNow bool
+	// deadline is the time that the move has; 0: no bound is told.
+	deadline time.Duration
 	// left and right are the regions of a merge.
 	left, right rooted.RegionID
 	hash        uint64
@@ -29,7 +31,7 @@ type shown struct {
 func shownFrom(p *coordinatorv1.ShownRegion) *shown {
 	s := &shown{region: *rooted.RegionFromProto(p.GetRegion()), hash: shownsum.Of(p)}
 	if m := p.GetMove(); m != nil {
-		s.role, s.transition, s.releaseNow = m.GetRole(), m.GetTransitionId(), m.GetReleaseNow()
+		s.role, s.transition, s.releaseNow, s.deadline = m.GetRole(), m.GetTransitionId(), m.GetReleaseNow(), millis(m.GetDeadlineMillis())
 		s.left, s.right = rooted.RegionID(m.GetLeftRegionId()), rooted.RegionID(m.GetRightRegionId())
 		s.peer = Peer{Member: rooted.MemberID(m.GetPeerId()), Incarnation: m.GetPeerIncarnation(), Address: m.GetPeerAddress()}
 	}
@@ -461,8 +463,7 @@ func (c *Core) tell(k *keyspace, now clock.Instant) {
 	}
 	c.lastID++
 	k.call = c.lastID
-	c.calls[k.call] = callRef{keyspace: terms.ID}
-	c.queue = append(c.queue, Call{ID: k.call, Kind: kind, Keyspace: terms})
+	c.enqueue(callRef{keyspace: terms.ID}, Call{ID: k.call, Kind: kind, Keyspace: terms})
 }
 
 // Stopped says whether a keyspace is not served because nobody confirms the member.

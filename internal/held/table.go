@@ -1,6 +1,7 @@
 package held
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,6 +166,10 @@ type gate struct {
 	// Guarded by mu: leaving is made when somebody asks for it, and closed with the gate.
 	leaving chan struct{}
 	told    bool
+	// over is made when somebody asks for it, and ends when the gate has expired.
+	over    context.Context
+	endOver context.CancelFunc
+	expired bool
 }
 
 const (

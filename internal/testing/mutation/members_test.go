@@ -80,18 +80,28 @@ var members = []mutation{
 	},
 	{
 		26, "a region is released while requests run", "internal/held/held.go",
-		"if r.gate.busy() {", "if false {",
+		"if r.busy() && !c.outlast(r, now) {", "if false {",
 		[]string{holds, sdk},
 	},
 	{
 		26, "a region is acquired while requests run that were let in before it was lost", "internal/held/held.go",
-		"case r.gate.busy() && (r.evicted || !c.cfg.Evicts):", "case r.gate.busy() && !r.evicted && !c.cfg.Evicts:",
+		"case r.busy() && (r.evicted || !c.cfg.Evicts) &&", "case r.busy() && !r.evicted && !c.cfg.Evicts &&",
 		[]string{holds, sdk},
 	},
 	{
 		26, "an application that cannot evict releases what it lost while requests run", "internal/held/held.go",
-		"case r.gate.busy() && (r.evicted || !c.cfg.Evicts):", "case r.gate.busy() && r.evicted:",
+		"case r.busy() && (r.evicted || !c.cfg.Evicts) &&", "case r.busy() && r.evicted &&",
 		[]string{sdk},
+	},
+	{
+		26, "a request that never ends keeps its right", "internal/held/outlast.go",
+		"	g.end()\n	g.mu.Lock()", "	g.mu.Lock()",
+		[]string{holds, sdk},
+	},
+	{
+		26, "a request that never ends is waited for for ever", "internal/held/outlast.go",
+		"r.left, r.waitsUntil = nil, 0\n		return true", "return false",
+		[]string{holds, sdk},
 	},
 	{
 		26, "who said that it is gone goes on", "internal/held/frames.go",
@@ -107,6 +117,11 @@ var members = []mutation{
 		26, "what was released and kept goes on from an older frontier", "internal/held/held.go",
 		"at.Frontier = r.frontier", "at.Owners = nil",
 		[]string{holds},
+	},
+	{
+		26, "an Acquire that was called off loses what was released before it", "internal/held/held.go",
+		"r.at, r.transition = r.kept(), r.shown.transition", "r.at, r.transition = &r.shown.region, r.shown.transition",
+		[]string{holds, sdk},
 	},
 	{
 		26, "regions are merged before both are released", "internal/held/held.go",
@@ -135,12 +150,32 @@ var members = []mutation{
 	},
 	{
 		26, "any number of requests wait", "member/do.go",
-		"if m.waiting.Add(1) > int64(m.cfg.MaxHeld) {", "if m.waiting.Add(1) > 1<<40 {",
+		"free <= 0 || w.region[id] > 0", "w.region[id] > 0",
 		[]string{sdk},
 	},
 	{
-		26, "a call that hangs keeps its worker", "member/handler.go",
-		"m.busy--\n\tcore.Overdue", "core.Overdue",
+		26, "requests for one region take all places", "member/do.go",
+		"w.region[id] >= heldReserve*free", "false",
 		[]string{sdk},
+	},
+	{
+		26, "slow calls of regions that are served have all workers", "internal/held/queue.go",
+		"return q.byClass[of] < max(workers/share, 1) &&", "return",
+		[]string{holds, sdk},
+	},
+	{
+		26, "regions of one keyspace have all workers", "internal/held/queue.go",
+		"busy < reserve*(workers-q.running-1)", "true",
+		[]string{holds},
+	},
+	{
+		26, "a call that nobody wants waits for a worker", "internal/held/queue.go",
+		"	c.endDropped(now)\n	calls, c.cancels", "	if c.queue.room(classServed, c.cfg.Workers) {\n		c.endDropped(now)\n	}\n	calls, c.cancels",
+		[]string{holds, sdk},
+	},
+	{
+		26, "a call that hangs keeps its worker", "internal/held/calls.go",
+		"c.queue.free(ref)\n\tref.late = true", "ref.late = true",
+		[]string{holds, sdk},
 	},
 }

@@ -212,7 +212,7 @@ var ownership = []mutation{
 	},
 	{
 		24, "a region is released while work goes on", "internal/held/held.go",
-		"	if r.gate.busy() {", "	if false {",
+		"	if r.busy() && !c.outlast(r, now) {", "	if false {",
 		[]string{holds},
 	},
 	{

@@ -76,6 +76,16 @@ var planner = []mutation{
 		[]string{plans},
 	},
 	{
+		28, "a region that was not let go is asked for again at once", "coordinator/placement/drain.go",
+		"until > p.Now", "until > p.Now && false",
+		[]string{plans, assigns},
+	},
+	{
+		28, "a new holder counts deadlines anew", "coordinator/placement/steps.go",
+		"	if !known {", "	if known = false; !known {",
+		[]string{plans, assigns},
+	},
+	{
 		28, "a step does not say of which plan", "coordinator/placement/steps.go",
 		"x.t.GetId(), x.t.GetPlannedAt().GetIndex()", "x.t.GetId(), 0*x.t.GetPlannedAt().GetIndex()",
 		[]string{plans},
