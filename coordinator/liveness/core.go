@@ -273,9 +273,8 @@ func (c *Core) own(id rooted.MemberID, incarnation uint64) (*member, *life) {
 	return m, m.lifeOf(incarnation)
 }
 
-// Begin tells that this process holds the Tenure of an era from now on. No silence
-// from before counts towards a verdict, and no fence runs out before its ttl has
-// passed from here.
+// Begin tells that this process holds the Tenure of an era from now on. No fence runs out
+// before its ttl has passed from here; silence counts across eras.
 func (c *Core) Begin(era rooted.Era, now clock.Instant) {
 	c.holding, c.era, c.began = true, era, now
 	c.roundAt, c.passed = now, 0

@@ -12,9 +12,10 @@
 //     silence and an address that accepts prove nothing. What a probe found is no proof
 //     while another coordinator has a stream of the member, or has heard it since its stream
 //     here broke: all are asked when the probe begins that may decide.
-//  3. Without proof a verdict comes after silence that nobody else contradicts, counted
-//     from no earlier than when this era began, or this process last stood still, and not
-//     before the fences of all that the member owns have run out.
+//  3. Without proof a verdict comes after silence that nobody else contradicts, counted from
+//     what was heard here, in whatever era, or from when this process last stood still,
+//     and not before the fences of all that the member owns have run out. What others
+//     hear puts it off by as much again at most.
 //  4. A fence runs out when its ttl, stretched by the bound of clock rates, has passed
 //     since the incarnation was last confirmed, or since this era began, whichever is
 //     later. Behind a verdict an incarnation is never confirmed again.

@@ -20,9 +20,9 @@ type world struct {
 	t           *rapid.T
 	incarnation map[rooted.MemberID]uint64
 	streams     map[rooted.MemberID]liveness.StreamID
-	// confirmed and heard are when incarnations were last confirmed, and heard anywhere.
-	confirmed, heard map[string]clock.Instant
-	proven, judged   map[string]bool
+	// When incarnations were last confirmed, heard here, rooted, and heard elsewhere.
+	confirmed, heard, known, words map[string]clock.Instant
+	proven, judged                 map[string]bool
 	// open: by the last answers another coordinator has a stream of it.
 	open      map[rooted.MemberID]bool
 	began     clock.Instant
@@ -44,6 +44,7 @@ func (w *world) step() {
 	case 3:
 		w.incarnation[id]++
 		w.root(string(id), inc+1, active, "fenced")
+		w.known[key(id, inc+1)] = w.now
 	case 4:
 		if inc > 0 {
 			w.root(string(id), inc, rapid.SampledFrom([]rootv1.MemberState{draining, failed}).Draw(t, "state"), "fenced")
@@ -81,7 +82,7 @@ func (w *world) step() {
 			if rapid.Bool().Draw(t, "heard") {
 				w.open[id] = rapid.Bool().Draw(t, "open")
 				words = append(words, liveness.Word{Member: id, Incarnation: inc, Age: 500 * ms, Connected: w.open[id]})
-				w.heard[key(id, inc)] = max(w.heard[key(id, inc)], w.now.Add(-500*ms))
+				w.words[key(id, inc)] = max(w.words[key(id, inc)], w.now.Add(-500*ms))
 			}
 			c.Told(q, words, w.now)
 		}
@@ -115,8 +116,8 @@ func (w *world) turn() {
 			if v.Incarnation != w.incarnation[v.Member] {
 				w.t.Fatalf("a verdict about %s, at incarnation %d", k, w.incarnation[v.Member])
 			}
-			if d := w.now.Sub(max(w.heard[k], w.began)); !v.Proven && d < 10*time.Second {
-				w.t.Fatalf("a verdict without proof about %s after %v", k, d)
+			if !v.Proven {
+				w.silent(k)
 			}
 			if v.Proven && !w.proven[k] {
 				w.t.Fatalf("%s is proven dead by nothing", k)
@@ -128,6 +129,23 @@ func (w *world) turn() {
 				w.t.Fatalf("a verdict about %s, %v since it was confirmed or the era began", k, d)
 			}
 		}
+	}
+}
+
+// silent judges a verdict without proof: the member was silent here for as long as death takes,
+// in whatever era, and twice as long if others have heard it since; or never spoke here since
+// the era began.
+func (w *world) silent(k string) {
+	const dead = 10 * time.Second
+	here := max(w.heard[k], w.known[k])
+	if w.heard[k] == 0 {
+		here = max(here, w.began)
+	}
+	if d := w.now.Sub(here); d < dead || d < 2*dead && w.now.Sub(w.words[k]) < dead {
+		w.t.Fatalf("a verdict without proof about %s, %v since it was heard here, %v elsewhere", k, d, w.now.Sub(w.words[k]))
+	}
+	if d := w.now.Sub(w.began); d < time.Second {
+		w.t.Fatalf("a verdict without proof about %s, %v since the era began", k, d)
 	}
 }
 
@@ -153,7 +171,7 @@ func TestLaws(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{
 			ward: newWard(t), t: rt, incarnation: map[rooted.MemberID]uint64{}, streams: map[rooted.MemberID]liveness.StreamID{},
-			confirmed: map[string]clock.Instant{}, heard: map[string]clock.Instant{}, proven: map[string]bool{}, judged: map[string]bool{}, open: map[rooted.MemberID]bool{}, began: 1,
+			confirmed: map[string]clock.Instant{}, heard: map[string]clock.Instant{}, known: map[string]clock.Instant{}, words: map[string]clock.Instant{}, proven: map[string]bool{}, judged: map[string]bool{}, open: map[rooted.MemberID]bool{}, began: 1,
 		}
 		for i := range uint64(100) {
 			w.owned[i] = map[rooted.KeyspaceID]int{fenced: 1}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/internal/clock"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -89,8 +90,9 @@ func TestRule5NewHolderWaits(t *testing.T) {
 	}
 }
 
-// No silence counts from before this era.
-func TestGuardNewHolderDoesNotCountSilence(t *testing.T) {
+// Silence counts across eras, from what was heard here; a new holder waits for the members to
+// find it, and longer for one that it never heard.
+func TestSilenceCountsAcrossEras(t *testing.T) {
 	w := newWard(t)
 	w.join("m1", 1, "games")
 	w.join("m2", 1, "games")
@@ -102,7 +104,57 @@ func TestGuardNewHolderDoesNotCountSilence(t *testing.T) {
 	at := w.now
 	w.core.Begin(2, w.now)
 	w.run(time.Minute)
+	w.verdict("m1", at, time.Second, time.Second+50*ms)
+}
+
+// Never heard here, a member is waited for from when the era began.
+func TestSilenceOfAStrangerCountsFromTheEra(t *testing.T) {
+	w := newWard(t)
+	w.join("m2", 1, "games")
+	w.core.End()
+	w.root("m1", 1, active, "games")
+	w.owned[1] = map[rooted.KeyspaceID]int{games: 1}
+	w.run(time.Hour)
+	at := w.now
+	w.core.Begin(2, w.now)
+	w.run(time.Minute)
 	w.verdict("m1", at, 5*time.Second, 5*time.Second+50*ms)
+}
+
+// Authority that changes hands every 15 s starts no clock anew: a member that hangs is
+// replaced when it has been silent for as long as death takes.
+func TestHandoversStartNoClockAnew(t *testing.T) {
+	w := newWard(t)
+	w.keyspace(slow, "slow", &rootv1.KeyspaceSettings{
+		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
+		Liveness: &rootv1.Liveness{IntervalMillis: 1000, SuspectAfterMillis: 3000, DeadAfterMillis: 30_000},
+	})
+	w.join("m1", 1, "slow")
+	w.join("m2", 1, "slow")
+	w.owned[1] = map[rooted.KeyspaceID]int{slow: 1}
+	w.run(time.Minute)
+	w.hang("m1")
+	at := w.now
+	for era := rooted.Era(2); len(w.verdicts) == 0 && era < 12; era += 2 {
+		w.core.End()
+		w.run(15 * time.Second)
+		w.core.Begin(era, w.now)
+		w.run(15 * time.Second)
+	}
+	w.verdict("m1", at, 30*time.Second, 32*time.Second)
+}
+
+// Whom only others hear is waited for twice as long: it cannot be confirmed by the holder.
+func TestRule10WhoReachesOnlyOthersIsReplaced(t *testing.T) {
+	w := newWard(t)
+	w.join("m1", 1, "games")
+	w.join("m2", 1, "games")
+	w.run(time.Minute)
+	at := w.now
+	w.elsewhere["m1"] = 0
+	w.hang("m1")
+	w.run(time.Minute)
+	w.verdict("m1", at, 10*time.Second, 10*time.Second+300*ms)
 }
 
 // What is proven counts whoever holds the Tenure, and is not counted from anything.

@@ -106,6 +106,9 @@ func (v Verdict) Reason() string {
 const (
 	// again is when what was held or refused is looked at once more.
 	again = time.Second
+	// settling is for how long at least a new holder hears members before it passes a verdict
+	// by silence: they find it meanwhile.
+	settling = time.Second
 	// fresh is by how much more than AskTime an answer of the others may be old when a
 	// verdict is passed.
 	fresh = time.Second
@@ -242,12 +245,11 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 	if m.told < m.vanished || m.told < c.began {
 		next = min(next, c.ask(m, b, now))
 	}
-	last := max(m.heard, m.elsewhere, m.known, c.began, m.class.awake)
 	patience := m.class.dead
 	if m.signals&StreamClosed != 0 && m.class.closedDead && !c.probed(m) {
 		patience = m.class.suspect
 	}
-	dueAt := last.Add(patience)
+	dueAt := max(c.lastHeard(m).Add(patience), c.began.Add(min(patience, settling)))
 	if f := c.longestFence(&m.life); f != (Fence{}) {
 		dueAt = max(dueAt, c.lifeEnds(&m.life, f))
 	}
@@ -273,6 +275,19 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 	c.passed++
 	c.pass(m, b, false, now)
 	return never
+}
+
+// lastHeard is from when on a member is silent: what this coordinator heard itself counts across
+// eras, so that changes of authority start no clock anew. One that never spoke here is
+// waited for from when the era began: members find the holder then. What others hear counts
+// for as long as death takes, and no longer: a member that the holder does not hear,
+// by none of the ways through others, cannot be confirmed and let go of nothing.
+func (c *Core) lastHeard(m *member) clock.Instant {
+	here := max(m.heard, m.known, m.class.awake)
+	if m.heard == 0 {
+		here = max(here, c.began)
+	}
+	return max(here, min(m.elsewhere, here.Add(m.class.dead)))
 }
 
 // probed reports whether the member's address is asked when its stream breaks.
