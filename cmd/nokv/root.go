@@ -114,6 +114,10 @@ type rootPeerOutput struct {
 	Stalled         bool   `json:"stalled"`
 	// NoRoom is what the peer does without because its disk is full; empty: nothing.
 	NoRoom string `json:"no_room"`
+	// StateDiffers says whose state differs from this peer's; empty: nobody's. NotVoting: it
+	// does not vote for that.
+	StateDiffers string `json:"state_differs,omitempty"`
+	NotVoting    bool   `json:"not_voting"`
 	// Replaying: it has not applied yet what it knows to be committed, as after a start.
 	Replaying bool   `json:"replaying"`
 	Regions   uint64 `json:"regions"`
@@ -128,7 +132,7 @@ func rootStatus() *command {
 	return &command{
 		name: "status", args: "[flags]", summary: "show every root peer",
 		long: `
-Exit status 0 when a leader answers, 3 otherwise.`,
+Exit status 0 when a leader answers, 1 when states differ, 3 otherwise.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			r := f.root()
 			f.withOutput()
@@ -173,6 +177,7 @@ func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
 		return err
 	}
 	out, led := peersOf(peers)
+	compared := comparePeers(peers)
 	err := e.print(out, func(w *tabwriter.Writer) {
 		row(w, "NODE", "ADDRESS", "ROLE", "PEER", "TERM", "COMMIT", "APPLIED", "LOG", "CHECKPOINT", "STATE HASH", "READERS")
 		for _, p := range out {
@@ -192,12 +197,25 @@ func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
 				fmt.Fprintf(w, "\nThe disk of root peer %d is full: %s. Make room: writes go on for as long as its log has room.\n", p.NodeID, plain(p.NoRoom))
 			}
 		}
+		for _, c := range compared {
+			if c.DiffersAt > 0 {
+				row(w, c.text())
+			}
+		}
 	})
-	if err == nil && !led {
+	switch {
+	case err != nil:
+		return err
+	case differing(compared):
+		return errStatesDiffer
+	case !led:
 		return errNoLeader
 	}
-	return err
+	return nil
 }
+
+// errStatesDiffer ends the command when it has been printed.
+var errStatesDiffer = errors.New("the states of root peers differ: see above")
 
 // peersOf makes what is printed of what the peers say, and of what the one that
 // is furthest says of the others.
@@ -224,7 +242,7 @@ func peersOf(peers []rootclient.PeerStatus) (out []rootPeerOutput, led bool) {
 			Role: word(s.Role.String(), "RAFT_ROLE_"), Term: s.Term, LeaderID: s.LeaderId,
 			CommitIndex: s.CommitIndex, AppliedIndex: s.AppliedIndex, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex,
 			CheckpointIndex: s.CheckpointIndex, CheckpointBytes: s.CheckpointBytes, StateHash: fmt.Sprintf("%016x", s.StateHash),
-			TailReaders: s.TailReaders, Stalled: s.Stalled, NoRoom: s.NoRoom, Replaying: s.AppliedIndex < s.CommitIndex, Regions: s.Regions, Keyspaces: s.Keyspaces, Members: s.Members,
+			TailReaders: s.TailReaders, Stalled: s.Stalled, NoRoom: s.NoRoom, StateDiffers: s.StateDiffers, NotVoting: s.NotVoting, Replaying: s.AppliedIndex < s.CommitIndex, Regions: s.Regions, Keyspaces: s.Keyspaces, Members: s.Members,
 			Era: s.GetTenure().GetEra(), IDFence: s.GetAllocators().GetIdFence(), TSOFence: s.GetAllocators().GetTsoFence(),
 		})
 	}

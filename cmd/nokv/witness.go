@@ -20,7 +20,7 @@ import (
 
 func witnessCommand() *command {
 	return &command{
-		name: "witness", args: "[--workdir DIR | --backup FILE | --root-peer ID=ADDR...] [--history FILE] [flags]",
+		name: "witness", args: "[--workdir DIR... | --backup FILE | --root-peer ID=ADDR...] [--history FILE] [flags]",
 		summary: "prove who held authority and who owns what: five guarantees, with the numbers",
 		long: `
 Judges from rooted truth, not from what the holder says of itself:
@@ -38,14 +38,16 @@ lets go or has ended, I5 who leads a region is one of its owners.
 
 Asks a coordinator for a linearizable view; with --root-peer, root peers
 themselves. With --workdir or --backup no process is asked: the files are read,
-unchanged, and every entry of the log is judged. --history checks what clients
+unchanged, and every entry of the log is judged. --workdir may be given again, for
+folders of other peers of the cluster: their states are compared wherever two have
+the same position, as are those of root peers that are asked. --history checks what clients
 were told, in the format of docs/api.md, against that truth.
 
-Exit status 0 when all holds, 1 when a guarantee is broken, 3 when that cannot
+Exit status 0 when all holds, 1 when a guarantee is broken or states differ, 3 when that cannot
 be told: nobody answered, or what it takes is not known.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			w := &witnessFlags{client: f.client()}
-			f.StringVar(&w.workdir, "workdir", "", "audit the `folder` of a stopped root peer")
+			f.Var(&w.workdirs, "workdir", "audit the `folder` of a stopped root peer; repeat to compare folders")
 			f.StringVar(&w.backup, "backup", "", "audit a backup `file`")
 			f.StringVar(&w.history, "history", "", "check a recorded client history, a `file` of JSON lines (docs/api.md)")
 			f.Var(&w.peers, "root-peer", "ask this root peer, `ID=ADDR`: its node id and gRPC address; repeat for each")
@@ -61,9 +63,10 @@ be told: nobody answered, or what it takes is not known.`,
 }
 
 type witnessFlags struct {
-	client                   *clientFlags
-	workdir, backup, history string
-	peers                    peerMap
+	client          *clientFlags
+	workdirs        folders
+	backup, history string
+	peers           peerMap
 }
 
 // Verdicts end the command when they have been printed.
@@ -74,7 +77,7 @@ var (
 
 func (w *witnessFlags) run(ctx context.Context, e *env) error {
 	var where int
-	for _, given := range []bool{w.workdir != "", w.backup != "", len(w.peers.peers) > 0} {
+	for _, given := range []bool{len(w.workdirs) > 0, w.backup != "", len(w.peers.peers) > 0} {
 		if given {
 			where++
 		}
@@ -113,6 +116,8 @@ type proof struct {
 	// source says who or what was asked, freshness how new that is.
 	source, freshness string
 	disclosure        *coordinatorv1.Disclosure
+	// compared is what peers or folders have in common.
+	compared []comparedOutput
 	// audit is set when files were read.
 	audit *audit.Result
 	// tenures are one an era; ends says that no newer era can be missing.
@@ -122,12 +127,12 @@ type proof struct {
 
 func (w *witnessFlags) proof(ctx context.Context) (*proof, error) {
 	switch {
-	case w.workdir != "":
-		r, err := audit.Workdir(w.workdir, storage.Options{})
+	case len(w.workdirs) > 0:
+		p, err := compareFolders(w.workdirs)
 		if errors.As(err, new(*storage.LockedError)) {
 			return nil, fmt.Errorf("%w. Stop the root peer first, or ask the running cluster: nokv witness without --workdir", err)
 		}
-		return fromFiles(r, err, "workdir "+w.workdir)
+		return p, err
 	case w.backup != "":
 		r, err := audit.Backup(w.backup)
 		return fromFiles(r, err, "backup "+w.backup)
@@ -138,7 +143,9 @@ func (w *witnessFlags) proof(ctx context.Context) (*proof, error) {
 			if err := root.letsIn(ctx); err != nil {
 				return err
 			}
-			p, err = askRoot(ctx, cl)
+			if p, err = askRoot(ctx, cl); err == nil {
+				p.compared = compareRoot(ctx, cl)
+			}
 			return err
 		})
 		return p, err

@@ -31,6 +31,7 @@ type witnessOutput struct {
 	IDWindow      *windowOutput     `json:"id_window,omitempty"`
 	TSOWindow     *windowOutput     `json:"tso_window,omitempty"`
 	Anomalies     []anomalyOutput   `json:"anomalies"`
+	Compared      []comparedOutput  `json:"compared,omitempty"`
 	Audit         *auditOutput      `json:"audit,omitempty"`
 	History       *historyOutput    `json:"history,omitempty"`
 	Disclosure    *disclosureOutput `json:"disclosure,omitempty"`
@@ -115,6 +116,9 @@ func (p *proof) output() *witnessOutput {
 		out.Disclosure = &d
 	}
 	out.Headline = out.headline()
+	if out.Compared = p.compared; differing(p.compared) {
+		out.Verdict, out.Headline = witness.Broken.String(), "The states of two root peers differ. "+out.Headline
+	}
 	return out
 }
 
@@ -190,6 +194,9 @@ func (o *witnessOutput) table(w *tabwriter.Writer) {
 	row(w, fmt.Sprintf("Judged at token %s from %s: %s.", o.Token, o.Source, o.Freshness))
 	if a := o.Audit; a != nil {
 		row(w, a.text())
+	}
+	for _, c := range o.Compared {
+		row(w, c.text())
 	}
 	row(w)
 	row(w, "GUARANTEE", "VERDICT", "WHAT SHOWS IT")

@@ -71,8 +71,8 @@ func (p *replicaPeer) Send(messages []*raftpb.Message) {
 	}
 }
 
-// SendStateHash implements replica.Transport.
-func (p *replicaPeer) SendStateHash(uint64, uint64) {}
+// Tell implements replica.Transport.
+func (p *replicaPeer) Tell(replica.Standing) {}
 
 // SetPeers implements replica.Transport.
 func (p *replicaPeer) SetPeers(*rootv1.Cluster) {}

@@ -57,6 +57,9 @@ type Config struct {
 	// BehindAfter is how long a peer may know less than the view before another
 	// one is tried. Default 500 ms.
 	BehindAfter time.Duration
+	// AskEvery is the pause between two read indexes that nobody waits for: they show
+	// what is committed when the peer that is followed does not. Default 2 s.
+	AskEvery time.Duration
 	// RetryMin and RetryMax bound the pause between two streams that brought
 	// nothing; it doubles, with jitter. Defaults 10 ms and 500 ms.
 	RetryMin, RetryMax time.Duration
@@ -83,8 +86,8 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Root == nil || c.ReadIndexer == nil || c.Clock == nil:
 		return errors.New("rootview: Root, ReadIndexer and Clock are required")
-	case c.RetryMin < 0 || c.RetryMax < c.RetryMin || c.RetainedChanges < 0 || c.RetainedBytes < 0 || c.MaxWaiting < 0:
-		return errors.New("rootview: RetryMin, RetryMax, RetainedChanges, RetainedBytes or MaxWaiting is out of bounds")
+	case c.AskEvery < 0 || c.RetryMin < 0 || c.RetryMax < c.RetryMin || c.RetainedChanges < 0 || c.RetainedBytes < 0 || c.MaxWaiting < 0:
+		return errors.New("rootview: AskEvery, RetryMin, RetryMax, RetainedChanges, RetainedBytes or MaxWaiting is out of bounds")
 	}
 	return nil
 }
@@ -93,6 +96,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.ConnectTimeout, 2*time.Second)
 	setDefault(&c.LeaderlessAfter, 500*time.Millisecond)
 	setDefault(&c.BehindAfter, 500*time.Millisecond)
+	setDefault(&c.AskEvery, 2*time.Second)
 	setDefault(&c.RetryMin, 10*time.Millisecond)
 	setDefault(&c.RetryMax, 500*time.Millisecond)
 	setDefault(&c.SnapshotRetryMax, 10*time.Second)

@@ -117,3 +117,30 @@ func TestAWrongSnapshotIsLoadedAgainLater(t *testing.T) {
 		reaches(t, f, r, 11*time.Second)
 	})
 }
+
+// A peer that hears the leader and sends nothing of what is committed is left, also when
+// its own numbers stand still and nobody asks the root for anything.
+func TestAPeerThatDoesNotGoOnIsLeft(t *testing.T) {
+	for name, told := range map[string]uint64{"it knows of more": 0, "it knows of nothing": 1} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, nil, func(t *testing.T, f *rootview.Follower, r *fakeRoot) {
+				r.grow(5)
+				synctest.Wait()
+				at := int(f.View().Token.Index)
+				r.set(func(r *fakeRoot) {
+					r.visible, r.commit = at, uint64(at)*told
+					if told == 0 {
+						r.commit = uint64(at) + 3
+					}
+				})
+				r.grow(3)
+				time.Sleep(4 * time.Second)
+				if tails, _, _ := r.counts(); tails < 2 {
+					t.Fatalf("%d tails: the coordinator stays", tails)
+				}
+				r.set(func(r *fakeRoot) { r.visible, r.commit = -1, 0 })
+				reaches(t, f, r, time.Second)
+			})
+		})
+	}
+}

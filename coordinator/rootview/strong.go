@@ -58,6 +58,13 @@ func (r *readIndexes) join() (*readIndex, error) {
 	return r.forming, nil
 }
 
+// raise has the root asked for a position, for nobody but the view's Known.
+func (r *readIndexes) raise() {
+	if asked, err := r.join(); err == nil {
+		asked.requests.Add(-1)
+	}
+}
+
 // take closes the forming one to newcomers.
 func (r *readIndexes) take() *readIndex {
 	r.mu.Lock()

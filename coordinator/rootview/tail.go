@@ -17,12 +17,13 @@ var (
 	errNoAnswer   = errors.New("root peer does not answer")
 	errLeaderless = errors.New("root peer has no leader")
 	errBehind     = errors.New("root peer is behind the view")
+	errStuck      = errors.New("root peer does not go on: more is committed than it sends")
 )
 
 // follow reads one tail until it ends or is not worth reading on. progress says
 // that it brought something.
 func (f *Follower) follow(ctx context.Context) (progress bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	t := tail{f: f, opened: f.cfg.Clock.Now(), messages: make(chan *rootv1.TailResponse)}
 	f.core.OnConnected(t.opened)
 	f.publish(Batch{})
@@ -30,8 +31,9 @@ func (f *Follower) follow(ctx context.Context) (progress bool, err error) {
 	after := f.View().Token
 	pump.Go(func() { t.pump(ctx, after) })
 	defer pump.Wait()
-	defer cancel()
-	return t.read(ctx)
+	progress, err = t.read(ctx)
+	cancel(err) // The root client takes it for a failure of the peer.
+	return progress, err
 }
 
 // tail is one stream on its way into the core.
@@ -40,6 +42,8 @@ type tail struct {
 	opened   clock.Instant
 	messages chan *rootv1.TailResponse
 	behind   clock.Instant // since when the peer is behind the view; 0: it is not
+	reached  uint64        // where the view was when it moved last
+	stuck    clock.Instant // since when it has not moved though more is committed; 0: it has
 	err      error         // why it ended; set before messages is closed
 }
 
@@ -71,10 +75,15 @@ func (t *tail) pump(ctx context.Context, after state.Token) {
 func (t *tail) read(ctx context.Context) (progress bool, err error) {
 	silence := time.NewTimer(t.f.cfg.ConnectTimeout)
 	defer silence.Stop()
+	// What the peer says of itself cannot show that it does not go on: others are asked.
+	others := time.NewTicker(t.f.cfg.AskEvery)
+	defer others.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return progress, nil
+		case <-others.C:
+			t.f.indexes.raise()
 		case <-silence.C:
 			return progress, errNoAnswer
 		case <-t.f.raised:
@@ -122,13 +131,23 @@ func (t *tail) worthIt(resp *rootv1.TailResponse, now clock.Instant) error {
 	if millis(resp.GetLeaderlessMillis()) > cfg.LeaderlessAfter && now.Sub(t.opened) > cfg.LeaderlessAfter {
 		return errLeaderless
 	}
+	v := t.f.View()
 	switch {
-	case resp.GetCommitIndex() >= t.f.View().Token.Index:
+	case resp.GetCommitIndex() >= v.Token.Index:
 		t.behind = 0
 	case t.behind == 0:
 		t.behind = now
 	case now.Sub(t.behind) > cfg.BehindAfter:
 		return errBehind
+	}
+	// By what anybody told: the peer's own numbers may stand still with it.
+	switch known := max(v.Known.Index, resp.GetCommitIndex()); {
+	case v.Token.Index != t.reached || known <= v.Token.Index:
+		t.reached, t.stuck = v.Token.Index, 0
+	case t.stuck == 0:
+		t.stuck = now
+	case now.Sub(t.stuck) > cfg.BehindAfter:
+		return errStuck
 	}
 	return nil
 }

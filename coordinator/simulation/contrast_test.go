@@ -14,7 +14,7 @@ var contrasts = []struct {
 	promises []string
 	from     uint64
 }{
-	{checkThenGenerate, []string{"Silence", "Inheritance", "Tso order"}, 264},
+	{checkThenGenerate, []string{"Silence", "Inheritance", "Tso order"}, 756},
 	{countsFromReply, []string{"Silence", "Inheritance", "Tso order"}, 71},
 	{clocksBeyondBound, []string{"Silence", "Inheritance", "Tso order"}, 121},
 	{successorBelowFence, []string{"Inheritance", "AllocID", "Tso order"}, 1},

@@ -30,6 +30,8 @@ type follower struct {
 	opened   clock.Instant
 	heard    clock.Instant
 	behind   clock.Instant
+	reached  uint64
+	stuck    clock.Instant
 	failures int
 	// waiting are reads that wait for a position.
 	waiting []waiting
@@ -47,6 +49,7 @@ var (
 	errSilent     = errors.New("nothing heard")
 	errLeaderless = errors.New("no leader")
 	errBehind     = errors.New("behind the view")
+	errStuck      = errors.New("does not go on")
 )
 
 func (f *follower) start(n *node) {
@@ -67,7 +70,7 @@ func (f *follower) stop() {
 func (f *follower) connect() {
 	now := f.n.now()
 	f.attempt++
-	f.opened, f.heard, f.behind = now, now, 0
+	f.opened, f.heard, f.behind, f.stuck = now, now, 0, 0
 	attempt := f.attempt
 	if f.core.NeedsSnapshot() {
 		f.core.BeginSnapshot(now)
@@ -189,6 +192,15 @@ func (f *follower) worthIt(resp *rootv1.TailResponse, now clock.Instant) error {
 		f.behind = now
 	case now.Sub(f.behind) > leaderlessAfter:
 		return errBehind
+	}
+	v := f.core.View()
+	switch known := max(v.Known.Index, resp.GetCommitIndex()); {
+	case v.Token.Index != f.reached || known <= v.Token.Index:
+		f.reached, f.stuck = v.Token.Index, 0
+	case f.stuck == 0:
+		f.stuck = now
+	case now.Sub(f.stuck) > leaderlessAfter:
+		return errStuck
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func TestMembersSeedIsHistory(t *testing.T) {
 	var hashes [2]uint64
 	for i := range hashes {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			r, _ := simulate(t, memberKnobs(15, noVariant))
+			r, _ := simulate(t, memberKnobs(16, noVariant))
 			hashes[i] = r.history.Hash() ^ r.roots.Log.Last()<<32 ^ uint64(r.World.Now()) ^ uint64(len(r.acts.all))<<48 ^ uint64(r.acts.landed)<<16
 		})
 	}

@@ -118,7 +118,7 @@ func rootConfig(k knobs) roottest.Config {
 	r.MaxTSOAhead = maxTSOAhead
 	return roottest.Config{
 		Peers: 3, Replica: r, SegmentBytes: 8 << 10, DriftPermille: k.drift,
-		TailIdle: 40 * time.Millisecond, TailBatchBytes: 512, AppendsUnsynced: k.variant == appendsUnsynced,
+		TailIdle: 40 * time.Millisecond, TailBatchBytes: 512, AppendsUnsynced: k.variant == appendsUnsynced, Forgetful: k.variant == appendsUnsynced,
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/internal/seal"
+	"github.com/nokv/nokv/meta/root/freshness"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/state"
@@ -156,6 +157,10 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 	p.cfg.Logger.Info("root peer starts", "peer", p.cfg.NodeID, "cluster", fmt.Sprintf("%016x", identity.ClusterID),
 		"addr", lis.Addr(), "transport", peerLis.Addr(), "workdir", p.cfg.Workdir)
 	err = p.serve(ctx, lis)
+	if stale := new(freshness.StaleError); errors.As(err, &stale) {
+		// A crash before this line: the next start is told the same.
+		err = errors.Join(err, p.store.Bar(stale.Why))
+	}
 	p.cfg.Logger.Info("root peer stopped", "peer", p.cfg.NodeID, "err", err)
 	return err
 }
@@ -191,8 +196,13 @@ func (p *Peer) serverConfig() server.Config {
 // build makes the parts that need to know the cluster. level is where it begins, if it
 // does now.
 func (p *Peer) build(identity storage.Identity, level uint32, peerLis net.Listener) error {
+	// Behind the bootstrap, in which nobody has a past, and before the first hello.
+	claim, err := p.store.Begin()
+	if err != nil {
+		return err
+	}
 	net, err := transport.New(transport.Config{
-		Identity: identity, Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: p.cfg.Dial, TLS: p.cfg.TLS,
+		Identity: identity, Claim: claim, Memory: p.store.Memory(), Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: p.cfg.Dial, TLS: p.cfg.TLS,
 		Checkpoints: p.store, FeatureLevel: state.SupportedLevel(), Logger: p.cfg.Logger.Named("transport"),
 	})
 	if err != nil {
@@ -304,7 +314,7 @@ func (p *Peer) waits() error {
 }
 
 // Healthy answers whether a read index comes back in time: this peer hears a
-// leader that has a quorum.
+// leader that has a quorum. One that does not vote, because its state is in doubt, says so.
 func (p *Peer) Healthy(ctx context.Context) error {
 	rep, _, _ := p.parts()
 	if rep == nil {

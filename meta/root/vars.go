@@ -32,6 +32,10 @@ type Vars struct {
 	StateHash       uint64 `json:"state_hash"`
 	// HashMismatches must be 0.
 	HashMismatches uint64 `json:"hash_mismatches"`
+	// StateDiffers says whose state differs from this peer's; empty: nobody's. NotVoting: it
+	// does not vote for that.
+	StateDiffers string `json:"state_differs"`
+	NotVoting    bool   `json:"not_voting"`
 	// RefusedMessages came under a root peer's name and cannot be of one: must be 0.
 	RefusedMessages uint64 `json:"refused_messages"`
 	QueuedProposals int    `json:"queued_proposals"`
@@ -92,6 +96,7 @@ func (p *Peer) Vars() any {
 	out.FirstIndex, out.LastIndex = v.FirstIndex, v.LastIndex
 	out.CheckpointIndex, out.CheckpointBytes = v.Checkpoint.Index, v.Checkpoint.Bytes
 	out.StateHash, out.HashMismatches, out.RefusedMessages, out.QueuedProposals, out.Stalled = v.State.Hash(), v.HashMismatches, v.RefusedMessages, v.QueuedProposals, v.Stalled
+	out.StateDiffers, out.NotVoting = v.Differs, v.Silent
 	out.TenureEra, out.TenureHolder = v.State.Tenure().GetEra(), v.State.Tenure().GetHolderId()
 	out.IDFence, out.TSOFence = v.State.Allocators().GetIdFence(), v.State.Allocators().GetTsoFence()
 	out.Regions = v.State.RegionCount()

@@ -450,3 +450,62 @@ var promises = []mutation{
 		[]string{state},
 	},
 }
+
+// pasts are the rules of meta/root/freshness.
+var pasts = []mutation{
+	{
+		34, "an earlier start is let in", "meta/root/freshness/memory.go",
+		"case now.Count < k.Start.Count:", "case false:",
+		[]string{fresh},
+	},
+	{
+		34, "a second copy of one start is let in", "meta/root/freshness/memory.go",
+		"case now.Count == k.Start.Count && now.Nonce != k.Start.Nonce:", "case false:",
+		[]string{fresh},
+	},
+	{
+		34, "a copy that went on by itself is let in", "meta/root/freshness/memory.go",
+		"case nonce != k.Start.Nonce:", "case nonce != k.Start.Nonce && false:",
+		[]string{fresh},
+	},
+	{
+		34, "starts that nobody can follow are let in", "meta/root/freshness/memory.go",
+		"case !there:", "case !there && false:",
+		[]string{fresh},
+	},
+	{
+		34, "a start is answered before it is durable", "meta/root/freshness/memory.go",
+		"if err != nil || saved || m.save == nil {", "if saved = true; err != nil || saved || m.save == nil {",
+		[]string{fresh},
+	},
+	{
+		34, "a copy that lacks an entry is let in", "meta/root/freshness/freshness.go",
+		"case p.Index > f.Last:", "case false:",
+		[]string{wires},
+	},
+	{
+		34, "a copy that lacks a vote is let in", "meta/root/freshness/freshness.go",
+		"case p.Vote != 0 && p.Vote != f.Vote:", "case false:",
+		[]string{wires},
+	},
+	{
+		34, "a copy with another entry is let in", "meta/root/transport/send.go",
+		`if why := p.t.cfg.Claim.Lacks(w.before); err == nil && why != "" {`, `if why := ""; why != "" {`,
+		[]string{wires},
+	},
+	{
+		34, "a clone is let in beside the original", "meta/root/transport/line.go",
+		"if !l.admitted || l.start == mine.start {", "if true {",
+		[]string{wires},
+	},
+	{
+		34, "what a folder lacks comes before it is judged", "meta/root/transport/receive.go",
+		"if from.cleared.Load() { // Rule 7", "if true { // Rule 7",
+		[]string{wires},
+	},
+	{
+		34, "peers that differ go on voting", "meta/root/replica/standing.go",
+		"\th.silent, c.changed = true, true", "\th.silent, c.changed = false, true",
+		[]string{replica},
+	},
+}

@@ -22,10 +22,11 @@ const (
 	budgets = "./internal/budget"
 	shares  = "./internal/places"
 	judges  = "./meta/root/witness"
+	fresh   = "./meta/root/freshness"
 )
 
 // rules is their number; each is broken by a mutation at least.
-const rules = 33
+const rules = 34
 
 // mutation breaks one rule at one place.
 type mutation struct {
@@ -37,7 +38,7 @@ type mutation struct {
 	// 16: who does not belong gets nothing, and nobody takes what others need;
 	// 17 to 25: rules 1 to 9 of ownership; 26: what a member holds, see members;
 	// 27 to 33: the promises of package placement, 1 to 7; 32 has the budgets, and what
-	// they rest on.
+	// they rest on; 34: a root peer's folder is the newest, see pasts.
 	rule int
 	name string // what is broken
 	file string // from the root of the repository
@@ -46,7 +47,7 @@ type mutation struct {
 	by   []string // packages, one of which must fail
 }
 
-var mutations = slices.Concat(authority, promises, bounds, ownership, lately, members, planner)
+var mutations = slices.Concat(authority, promises, pasts, bounds, ownership, lately, members, planner)
 
 // authority has rules 1 to 11.
 var authority = []mutation{

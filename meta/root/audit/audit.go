@@ -29,8 +29,8 @@ import (
 // Result is what was found.
 type Result struct {
 	Report *witness.Report
-	// NodeID is the peer's; 0 for a backup.
-	NodeID uint64
+	// NodeID is the peer's and ClusterID its cluster's; 0 for a backup.
+	NodeID, ClusterID uint64
 	// From is the position of the records that the audit began with; Index 0:
 	// it began before the first entry.
 	From state.Token
@@ -46,7 +46,13 @@ type Result struct {
 // Workdir audits a stopped peer's workdir. *storage.LockedError while a process
 // has it, *storage.DamageError, *storage.VersionError, or an error that says
 // which entry no state machine takes.
-func Workdir(dir string, o storage.Options) (_ *Result, err error) {
+func Workdir(dir string, o storage.Options) (*Result, error) { return workdir(dir, o, nil) }
+
+// workdir is Workdir, and calls at with the state it begins with and behind each entry.
+func workdir(dir string, o storage.Options, at func(*state.State)) (_ *Result, err error) {
+	if at == nil {
+		at = func(*state.State) {}
+	}
 	w, err := storage.OpenOffline(dir, o)
 	if err != nil {
 		return nil, err
@@ -58,9 +64,14 @@ func Workdir(dir string, o storage.Options) (_ *Result, err error) {
 			return nil, fmt.Errorf("audit workdir %s: %w", dir, err)
 		}
 	}
-	r := &Result{NodeID: w.Identity.NodeID, From: st.Token(), Uncommitted: w.LastIndex - min(w.LastIndex, w.Commit)}
+	r := &Result{NodeID: w.Identity.NodeID, ClusterID: w.Identity.ClusterID, From: st.Token(), Uncommitted: w.LastIndex - min(w.LastIndex, w.Commit)}
 	a := witness.NewAudit(witness.Of(st.Fork()))
-	if err := w.Entries(func(e *raftpb.Entry) error { return follow(a, st, e) }); err != nil {
+	at(st)
+	if err := w.Entries(func(e *raftpb.Entry) error {
+		err := follow(a, st, e)
+		at(st)
+		return err
+	}); err != nil {
 		return nil, fmt.Errorf("audit workdir %s: %w", dir, err)
 	}
 	r.Report, r.Entries, r.Tenures, r.RootIDs = a.Report(witness.Of(st)), a.Entries(), a.Tenures(), a.RootIDs()

@@ -118,7 +118,11 @@ func (c *cluster) start(id uint64) (*rootPeer, error) {
 		return nil, errors.Join(err, peers.Close(), store.Close())
 	}
 	store.SetVoters([]uint64{1, 2, 3})
-	wire, err := transport.New(transport.Config{Identity: identity, Address: c.grpc[id], Listener: peers, Checkpoints: store, Logger: c.log.Named(fmt.Sprintf("transport%d", id))})
+	claim, err := store.Begin()
+	if err != nil {
+		return nil, errors.Join(err, peers.Close(), store.Close())
+	}
+	wire, err := transport.New(transport.Config{Identity: identity, Claim: claim, Memory: store.Memory(), Address: c.grpc[id], Listener: peers, Checkpoints: store, Logger: c.log.Named(fmt.Sprintf("transport%d", id))})
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -69,6 +70,7 @@ type tail struct {
 	stream  grpc.ServerStreamingClient[rootv1.TailResponse]
 	silence *time.Timer
 	healthy bool // a message came; used by Recv alone
+	judged  sync.Once
 }
 
 // Recv implements TailStream.
@@ -107,22 +109,30 @@ func (t *tail) broken(err error) error {
 	if own := t.c.barred(err); own != nil {
 		err = own
 	}
-	if reason.Of(err) == rootv1.Reason_REASON_BOOTSTRAP_REQUIRED {
-		t.c.tails.succeeded(t.p.id)
-	} else if context.Cause(t.ctx) != errTailClosed {
-		t.c.tails.failed(t.p.id)
-		t.c.unreached(t.p)
-	}
+	t.judged.Do(func() {
+		if reason.Of(err) == rootv1.Reason_REASON_BOOTSTRAP_REQUIRED {
+			t.c.tails.succeeded(t.p.id)
+		} else if context.Cause(t.ctx) != errTailClosed {
+			t.c.tails.failed(t.p.id)
+			t.c.unreached(t.p)
+		}
+	})
 	t.cancel(err)
 	return fmt.Errorf("tail root peer %d at %s: %w", t.p.id, t.p.address, reason.FromGRPC(err))
 }
 
 var errTailClosed = fmt.Errorf("tail: %w", context.Canceled)
 
-// Close implements TailStream.
+// Close implements TailStream. A caller whose context ended with a cause has left the peer
+// for that, whether or not a Recv was waiting: the next tail is another one's.
 func (t *tail) Close() {
 	t.silence.Stop()
 	t.cancel(errTailClosed)
+	t.judged.Do(func() {
+		if cause := context.Cause(t.ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
+			t.c.tails.failed(t.p.id)
+		}
+	})
 }
 
 // Snapshot streams the whole state of one peer, chunk after chunk, to fn; it

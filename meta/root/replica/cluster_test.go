@@ -175,7 +175,8 @@ type peer struct {
 	// overdue makes the next append take too long; late says that it did.
 	overdue, late bool
 	hashes        map[uint64]uint64
-	told          *rootv1.Cluster // by SetPeers
+	standing      replica.Standing // what it told last
+	told          *rootv1.Cluster  // by SetPeers
 	// hold keeps checkpoint tasks instead of doing them.
 	hold  bool
 	tasks []*replica.CheckpointTask
@@ -203,9 +204,11 @@ func (p *peer) Send(messages []*raftpb.Message) {
 	}
 }
 
-// SendStateHash implements replica.Transport.
-func (p *peer) SendStateHash(index, hash uint64) {
+// Tell implements replica.Transport.
+func (p *peer) Tell(s replica.Standing) {
+	index, hash := s.Index, s.Hash
 	p.hashes[index] = hash
+	p.standing = s
 	for _, to := range p.c.peers {
 		if to.id != p.id && !p.c.cut[[2]uint64{p.id, to.id}] && !p.c.dropHashes {
 			to.events = append(to.events, replica.Event{Kind: replica.PeerStateHash, Peer: p.id, Index: index, Hash: hash})

@@ -74,7 +74,8 @@ type Config struct {
 	RetainEntries uint64
 	RetainBytes   uint64
 	// HashEvery is the number of log positions between comparisons of the state
-	// hash among peers. It must be the same on all of them.
+	// hash among peers that go on; those that rest at one position compare there. It
+	// must be the same on all of them.
 	HashEvery uint64
 
 	// DriftPermille is how much faster than the leader's a holder's clock is
@@ -104,7 +105,7 @@ func Defaults() Config {
 		CheckpointBytes:     64 << 20,
 		RetainEntries:       20_000,
 		RetainBytes:         32 << 20,
-		HashEvery:           1024,
+		HashEvery:           128,
 		DriftPermille:       10,
 		MaxTSOAhead:         10 * time.Minute,
 	}

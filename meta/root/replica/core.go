@@ -123,6 +123,7 @@ type Core struct {
 	elections elections
 	cut       checkpoints
 	hashes    hashes
+	telling   telling
 
 	changed bool
 	started bool
@@ -257,6 +258,9 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 	if err := c.saveCommit(in.TicksBefore+in.Ticks, &out); err != nil {
 		return out, err
 	}
+	if err := c.tell(); err != nil {
+		return out, err
+	}
 	out.More = len(out.Done) > 0 && c.mayPropose()
 	out.Checkpoint = c.nextCheckpoint()
 	out.View = c.nextView()
@@ -313,7 +317,7 @@ func (c *Core) take(in Input, out *Output) error {
 // to one another are dropped, and so are those for somebody else, those that
 // cannot be of a peer (message.go) and a MsgSnap without its checkpoint.
 func (c *Core) step(m *raftpb.Message) {
-	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) || !c.admits(m) {
+	if c.hashes.silent || m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) || !c.admits(m) {
 		return
 	}
 	if c.members.has(m.GetFrom()) {
@@ -358,6 +362,11 @@ func (c *Core) Patience() int {
 
 func (c *Core) tick(out *Output) {
 	c.ticks++
+	c.telling.due = c.telling.due || c.ticks%uint64(c.cfg.HeartbeatTicks) == 0
+	c.tickHashes(out)
+	if c.hashes.silent {
+		return
+	}
 	c.raft.Tick()
 	c.tickElections(out)
 	c.tickReads()
@@ -374,14 +383,16 @@ func (c *Core) observePeer(e Event) error {
 	case SnapshotFailed:
 		c.raft.ReportSnapshot(e.Peer, raft.SnapshotFailure)
 	case PeerStateHash:
-		if c.members.has(e.Peer) && e.Peer != c.cfg.NodeID && !c.objectHash(e.Index) {
-			return c.compareHash(e.Peer, e.Index, e.Hash)
-		}
+		return c.peerHash(e.Peer, e.Index, e.Hash)
 	}
 	return nil
 }
 
 func (c *Core) accept(r Request, out *Output) {
+	if c.hashes.silent {
+		c.failRequest(r, errUnavailable(c.differs()), out)
+		return
+	}
 	switch r := r.(type) {
 	case *Proposal:
 		c.acceptProposal(r, out)

@@ -40,6 +40,7 @@ func (c *Core) ready(out *Output) error {
 	}
 	// A crash here: entries, term and vote are found again; that they were not
 	// acknowledged costs a repetition.
+	c.telling.answered(late)
 	c.send(c.responses.filter(late, c.ticks))
 	if err := c.apply(rd.CommittedEntries, out); err != nil {
 		return err
@@ -136,6 +137,9 @@ func leadersOwn(t raftpb.MessageType) bool {
 }
 
 func (c *Core) send(messages []*raftpb.Message) {
+	if c.hashes.silent {
+		return
+	}
 	if c.muted {
 		messages = withoutHeartbeats(messages)
 	}
@@ -239,7 +243,7 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 	if err := c.settle(term, index, c.scratch.Results, out); err != nil {
 		return err
 	}
-	return c.ownHash(index)
+	return c.passed(index)
 }
 
 // appendResponses leaves out answers that repeat the one before. A leader tells a new

@@ -64,11 +64,11 @@ func (e wireEnd) Send(messages []*raftpb.Message) {
 	}
 }
 
-// SendStateHash implements replica.Transport.
-func (e wireEnd) SendStateHash(index, hash uint64) {
+// Tell implements replica.Transport.
+func (e wireEnd) Tell(s replica.Standing) {
 	for _, id := range e.voters {
 		if to := e.peer(id); id != e.id && to != nil {
-			to.PeerStateHash(e.id, index, hash)
+			to.PeerStateHash(e.id, s.Index, s.Hash)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/meta/root/freshness"
 	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3"
@@ -58,12 +59,20 @@ type Checkpoints interface {
 // SnapshotDelivered, always.
 type Transport interface {
 	Send(messages []*raftpb.Message)
-	// SendStateHash tells every other peer the hash of this peer's state at
-	// index.
-	SendStateHash(index, hash uint64)
+	// Tell tells every other peer what this one says of itself; to whom there is no
+	// connection now, when there is one.
+	Tell(s Standing)
 	// SetPeers tells who the peers are from now on, and who was replaced: at the
 	// start, when the state knows, and whenever they or the feature level change.
 	SetPeers(c *rootv1.Cluster)
+}
+
+// Standing is what a peer says of itself from time to time.
+type Standing struct {
+	// Index is an applied position, Hash the hash of the state there.
+	Index, Hash uint64
+	// Promise is what it has promised and made durable.
+	Promise freshness.Promise
 }
 
 // raftLogger hands raft's log to hclog: its Info is our Debug, because what

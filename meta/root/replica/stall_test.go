@@ -98,9 +98,9 @@ type gatedEnd struct {
 
 func (e gatedEnd) Send(messages []*raftpb.Message) { e.pass("Send"); e.Transport.Send(messages) }
 
-func (e gatedEnd) SendStateHash(index, hash uint64) {
-	e.pass("SendStateHash")
-	e.Transport.SendStateHash(index, hash)
+func (e gatedEnd) Tell(s replica.Standing) {
+	e.pass("Tell")
+	e.Transport.Tell(s)
 }
 
 func (e gatedEnd) SetPeers(c *rootv1.Cluster) { e.pass("SetPeers"); e.Transport.SetPeers(c) }
@@ -291,8 +291,8 @@ func TestStallAtEveryPlace(t *testing.T) {
 		{place: "SetPeers", provoke: install},
 		{place: "Send", leads: true},
 		{place: "Send"},
-		{place: "SendStateHash", leads: true},
-		{place: "SendStateHash"},
+		{place: "Tell", leads: true},
+		{place: "Tell"},
 		{place: "Logger.Info", leads: true, provoke: func(s *stalling) {
 			_, _ = s.peers[1].TransferLeadership(deadline(s.t, time.Second), 2)
 		}},

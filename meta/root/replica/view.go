@@ -43,6 +43,10 @@ type View struct {
 	Peers map[uint64]Progress
 	// HashMismatches counts positions where peers told different state hashes.
 	HashMismatches uint64
+	// Differs says whose state differs from this peer's, in a sentence; empty: nobody's.
+	// Silent says that this peer does not vote for that.
+	Differs string
+	Silent  bool
 	// RefusedMessages counts what came under another peer's name and cannot be of a
 	// peer.
 	RefusedMessages uint64
@@ -87,7 +91,7 @@ func (c *Core) nextView() *View {
 		State: c.state.Fork(), Commit: c.hard.GetCommit(), Applied: c.state.Token().Index,
 		Known: max(c.known.commit, c.hard.GetCommit()), Role: roleOf(c.role),
 		Term: c.hard.GetTerm(), Leader: c.leader, LeaderlessSince: c.leaderless, LastIndex: c.persisted,
-		Members: c.members.RootMembers, HashMismatches: c.hashes.mismatches, RefusedMessages: c.intake.refused, QueuedProposals: c.proposals.count,
+		Members: c.members.RootMembers, HashMismatches: c.hashes.mismatches, Differs: c.differs(), Silent: c.hashes.silent, RefusedMessages: c.intake.refused, QueuedProposals: c.proposals.count,
 	}
 	// A log that cannot say its first index fails at the next use.
 	v.FirstIndex, _ = c.log.FirstIndex()

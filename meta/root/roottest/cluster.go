@@ -28,6 +28,9 @@ type Config struct {
 	// AppendsUnsynced leaves a rule out, for contrast: nothing is durable before
 	// it is acknowledged.
 	AppendsUnsynced bool
+	// Forgetful leaves the rules of freshness out, for contrast: nobody remembers what
+	// another promised.
+	Forgetful bool
 }
 
 // Small are settings in which checkpoints, segments and log ends come often.
@@ -59,6 +62,8 @@ type Cluster struct {
 	// machines are all that ever were, by node id; those up to founders began.
 	machines []*Peer
 	founders int
+	// twin is a second process under the node id of another; nil: none.
+	twin *Peer
 	// losing is the replacement under way; nil: none.
 	losing *replacement
 }

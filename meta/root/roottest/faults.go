@@ -73,6 +73,9 @@ func (p *Peer) Restart() error {
 func (p *Peer) down() {
 	p.core, p.store, p.Err = nil, nil, nil
 	p.resetStreams()
+	if p == p.cluster.twin {
+		return // Its port is not the one that the others know.
+	}
 	for _, other := range p.cluster.Peers {
 		if other != p && other.core != nil {
 			life := other.life
@@ -132,6 +135,9 @@ func (c *Cluster) Heal() error {
 			p.fail(disk.ErrCrashed) // the process has not noticed yet
 		}
 		p.Disk.SetFault(nil)
+		if p.Stale {
+			continue // It ends again.
+		}
 		if err := p.Restart(); err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ type Log struct {
 	entries map[uint64]logEntry
 	last    uint64
 	// seen is how far each peer's applied entries were looked at.
-	seen map[uint64]uint64
+	seen map[*Peer]uint64
 	err  error
 }
 
@@ -26,7 +26,7 @@ type logEntry struct {
 }
 
 func newLog() *Log {
-	return &Log{entries: make(map[uint64]logEntry), seen: make(map[uint64]uint64)}
+	return &Log{entries: make(map[uint64]logEntry), seen: make(map[*Peer]uint64)}
 }
 
 // Last is the highest committed index seen.
@@ -35,11 +35,11 @@ func (l *Log) Last() uint64 { return l.last }
 // record looks at what p has applied since the last look.
 func (l *Log) record(p *Peer) {
 	applied := p.core.view.Applied
-	from := l.seen[p.ID] + 1
+	from := l.seen[p] + 1
 	if from > applied {
 		// A restart goes back to the checkpoint and applies again: the same, or it is found.
 		if from > applied+1 {
-			l.seen[p.ID] = applied
+			l.seen[p] = applied
 		}
 		return
 	}
@@ -62,7 +62,7 @@ func (l *Log) record(p *Peer) {
 		}
 		from = entries[len(entries)-1].GetIndex() + 1
 	}
-	l.seen[p.ID] = applied
+	l.seen[p] = applied
 }
 
 func (l *Log) add(by, index, term uint64, data []byte) {

@@ -76,7 +76,7 @@ func (n *Network) Send(from, to Place, deliver func()) bool {
 // Send implements replica.Transport.
 func (p *Peer) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
-		to := p.cluster.peer(m.GetTo())
+		to := p.reached(m.GetTo())
 		if p.refuses(to) {
 			continue
 		}
@@ -86,19 +86,8 @@ func (p *Peer) Send(messages []*raftpb.Message) {
 		}
 		m := proto.CloneOf(m)
 		life := p.life
-		if !p.cluster.Net.Send(p.Place, to.Place, func() { to.deliver(p, m) }) {
+		if !p.cluster.Net.Send(p.Place, to.Place, func() { to.arrives(p, life, m) }) {
 			p.cluster.World.After(time.Millisecond, func() { p.observe(life, replica.Event{Kind: replica.PeerUnreachable, Peer: to.ID}) })
-		}
-	}
-}
-
-// SendStateHash implements replica.Transport.
-func (p *Peer) SendStateHash(index, hash uint64) {
-	for _, to := range p.cluster.Peers {
-		if to != p {
-			p.cluster.Net.Send(p.Place, to.Place, func() {
-				to.observe(to.life, replica.Event{Kind: replica.PeerStateHash, Peer: p.ID, Index: index, Hash: hash})
-			})
 		}
 	}
 }
@@ -133,6 +122,6 @@ func (p *Peer) sendCheckpoint(to *Peer, announced *raftpb.Message) {
 		raw[p.cluster.World.Rand.IntN(len(raw))] ^= 1 << p.cluster.World.Rand.IntN(8)
 	}
 	p.cluster.World.After(p.cluster.World.Between(time.Millisecond, 20*time.Millisecond), func() {
-		report(!p.cluster.Net.IsCut(p.Place, to.Place) && to.receiveCheckpoint(p, announced, raw))
+		report(!p.cluster.Net.IsCut(p.Place, to.Place) && p.core != nil && p.life == life && to.receiveCheckpoint(p, announced, raw))
 	})
 }

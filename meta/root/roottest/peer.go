@@ -9,6 +9,7 @@ import (
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/meta/root/freshness"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
@@ -52,6 +53,14 @@ type Peer struct {
 	streams []*session
 	// Err is why the process stopped by itself last; nil after a kill.
 	Err error
+
+	// claim is what the process says of its folder, contacts whom it let in by node
+	// id, reaches where it reaches nodes of which there are two. Stale says that it was told
+	// that its folder is an older copy.
+	claim    freshness.Claim
+	contacts map[uint64]contact
+	reaches  map[*Peer]*Peer
+	Stale    bool
 }
 
 // running is a core with its newest view.
@@ -129,7 +138,11 @@ func (p *Peer) Start() error {
 	if err != nil {
 		return fmt.Errorf("open core: %w", err)
 	}
-	p.store, p.Err, p.paused, p.woken, p.turning = store, nil, false, false, false
+	p.store = store
+	if err := p.begin(); err != nil {
+		return err
+	}
+	p.Err, p.paused, p.woken, p.turning = nil, false, false, false
 	p.slow, p.turned, p.streams = 0, 0, nil
 	p.core = &running{Core: core, view: &replica.View{State: st, LeaderlessSince: p.Clock.Now()}}
 	p.input, p.waiting = replica.Input{}, make(map[replica.Request]func(replica.Request))
@@ -295,7 +308,7 @@ func (p *Peer) checkpointBytes() ([]byte, error) {
 
 // receiveCheckpoint verifies a checkpoint and tells raft of it.
 func (p *Peer) receiveCheckpoint(from *Peer, announced *raftpb.Message, raw []byte) bool {
-	if p.core == nil || p.paused || p.refuses(from) {
+	if p.core == nil || p.paused || p.refuses(from) || !p.admits(from) || !from.admits(p) {
 		return false
 	}
 	meta, err := p.store.ReceiveCheckpoint(bytes.NewReader(raw))

@@ -104,7 +104,7 @@ func (r *replacement) join() {
 
 // back starts the process of the lost peer on its old disk.
 func (r *replacement) back() {
-	if r.lost.core != nil {
+	if r.lost.core != nil || r.lost.Stale {
 		return
 	}
 	r.c.World.Fault("replaced peer back with its old disk")
@@ -162,6 +162,9 @@ func (c *Cluster) CheckPeers() error {
 		var ids []uint64
 		for _, q := range c.Peers {
 			ids = append(ids, q.ID)
+		}
+		if !p.Alive() {
+			return fmt.Errorf("root %d is down: %w", p.ID, p.Err)
 		}
 		m := p.View().Members
 		if slices.Sort(m.Voters); !slices.Equal(m.Voters, ids) || len(m.Outgoing)+len(m.Learners) > 0 {

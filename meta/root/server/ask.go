@@ -113,7 +113,7 @@ func (s *Server) Status(context.Context, *rootv1.StatusRequest) (*rootv1.StatusR
 	st := v.State
 	out := &rootv1.StatusResponse{
 		ClusterId: s.cfg.ClusterID, Incarnation: st.Token().Incarnation, NodeId: s.cfg.NodeID,
-		Role: v.Role, Term: v.Term, LeaderId: v.Leader, Stalled: v.Stalled,
+		Role: v.Role, Term: v.Term, LeaderId: v.Leader, Stalled: v.Stalled, StateDiffers: v.Differs, NotVoting: v.Silent,
 		CommitIndex: v.Commit, AppliedIndex: v.Applied, FirstIndex: v.FirstIndex, LastIndex: v.LastIndex,
 		CheckpointIndex: v.Checkpoint.Index, CheckpointBytes: v.Checkpoint.Bytes, StateHash: st.Hash(),
 		Tenure: st.Tenure(), Allocators: st.Allocators(), Regions: uint64(st.RegionCount()), Members: uint64(st.MemberCount()),

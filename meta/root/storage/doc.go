@@ -4,7 +4,8 @@
 //
 // # Files
 //
-//	root.raft.bin            registers (bbolt): identity, durable mark, checkpoint register
+//	root.raft.bin            registers (bbolt): identity, starts, durable mark, checkpoint
+//	                         register, what is remembered of other peers
 //	root.events.wal/N.wal    segments of the log, of fixed size, numbered from 1
 //	root.events.wal/N.spare  segments being made, or spent and kept for use again
 //	root.checkpoint.binpb    the current checkpoint; .tmp and .incoming are unfinished ones
@@ -98,5 +99,6 @@
 // What records and entries say, and whether the state hash of a checkpoint is
 // right: meta/root/state and replica. When to checkpoint and compact: replica.
 // Whether an empty workdir may join: bootstrap. A workdir put back as a whole
-// from an older copy cannot be told here; its incarnation is checked by peers.
+// from an older copy cannot be told here: other peers tell it, by the starts that are
+// counted here and by what they remember of one another (freshness).
 package storage

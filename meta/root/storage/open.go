@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/meta/root/freshness"
 )
 
 // Open locks the workdir, recovers what it holds and repairs a torn tail. A
@@ -107,6 +108,11 @@ func (s *Storage) recover() error {
 	if err := s.reconcile(); err != nil {
 		return err
 	}
+	if known.starts != nil {
+		s.starts = *known.starts
+	}
+	s.takeFooting()
+	s.memory = freshness.NewMemory(known.known, s.saveMemory, s.grew)
 	// The log is about to be written behind the mark: it is clean no longer.
 	var more map[string]any
 	if current != nil {

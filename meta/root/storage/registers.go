@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+
+	"github.com/nokv/nokv/meta/root/freshness"
 )
 
 // Registers are a few small named values, changed together. There is one
@@ -25,6 +27,8 @@ const (
 	registerIdentity   = "identity"
 	registerMark       = "mark"
 	registerCheckpoint = "checkpoint"
+	registerStarts     = "starts"
+	registerKnown      = "known"
 
 	registersVersion = 1
 )
@@ -61,6 +65,9 @@ type rooted struct {
 	identity   *Identity
 	mark       *mark
 	checkpoint *registered
+	starts     *starts
+	// known is what the peer remembers of the others; nil: nothing yet.
+	known map[uint64]freshness.Known
 }
 
 func newLogID() (id logID, err error) {
@@ -74,7 +81,7 @@ func loadRooted(path string, get func(string) ([]byte, error)) (rooted, error) {
 	for _, v := range []struct {
 		key  string
 		into any
-	}{{registerFormat, &r.format}, {registerIdentity, &r.identity}, {registerMark, &r.mark}, {registerCheckpoint, &r.checkpoint}} {
+	}{{registerFormat, &r.format}, {registerIdentity, &r.identity}, {registerMark, &r.mark}, {registerCheckpoint, &r.checkpoint}, {registerStarts, &r.starts}, {registerKnown, &r.known}} {
 		b, err := get(v.key)
 		if err != nil {
 			return r, fmt.Errorf("read register %s of %s: %w", v.key, path, err)
@@ -105,6 +112,13 @@ func (r *rooted) check(path string) error {
 	}
 	if r.mark == nil && (r.identity != nil || r.checkpoint != nil) {
 		return &DamageError{File: path, What: "the mark register is missing", Do: doReplace}
+	}
+	// Without it a folder could not be told from an older copy of itself.
+	if r.identity != nil && r.starts == nil {
+		return &DamageError{File: path, What: "the starts register is missing", Do: doReplace}
+	}
+	if r.starts != nil && !r.starts.valid() {
+		return &DamageError{File: path, What: "the starts register is malformed", Do: doReplace}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/raft/v3"
 
 	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/meta/root/freshness"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -45,6 +46,11 @@ type Storage struct {
 	files    segmentFiles
 	// missed is where the log ended when no room was found for the next segment.
 	missed position
+
+	// starts belongs to who opened the workdir; footing is never changed behind Open.
+	starts  starts
+	footing freshness.Footing
+	memory  *freshness.Memory
 
 	// grown is a level: there may be something to maintain.
 	grown chan struct{}
@@ -144,7 +150,7 @@ func (s *Storage) MarkDurable() error {
 		}
 		return err
 	}
-	if m := s.currentMark(); m != s.marked {
+	if m := s.currentMark(); m != s.marked || s.memory.Dirty() {
 		return s.putMark(m, nil)
 	}
 	return nil
@@ -159,7 +165,8 @@ func (s *Storage) currentMark() mark {
 	return m
 }
 
-// putMark makes a mark durable, with more registers. The maintain token is held.
+// putMark makes a mark durable, with more registers and what is remembered of other
+// peers. The maintain token is held.
 func (s *Storage) putMark(m mark, more map[string]any) error {
 	if err := s.tryMark(m, more); err != nil {
 		return s.fail("put the durable mark", err)
@@ -171,9 +178,15 @@ func (s *Storage) putMark(m mark, more map[string]any) error {
 func (s *Storage) tryMark(m mark, more map[string]any) error {
 	values := map[string]any{registerMark: m}
 	maps.Copy(values, more)
+	var known map[uint64]freshness.Known
+	if s.memory.Dirty() {
+		known = s.memory.Saving()
+		values[registerKnown] = known
+	}
 	if err := putRegisters(s.registers, values); err != nil {
 		return err
 	}
+	s.memory.Saved(known)
 	s.marked = m
 	return nil
 }
@@ -197,7 +210,7 @@ func (s *Storage) SaveIdentity(id Identity) error {
 		return err
 	}
 	id.Peers, id.Former = slices.Clone(id.Peers), slices.Clone(id.Former)
-	if err := putRegisters(s.registers, map[string]any{registerIdentity: id}); err != nil {
+	if err := putRegisters(s.registers, map[string]any{registerIdentity: id, registerStarts: s.starts}); err != nil {
 		return s.fail("save the identity", err)
 	}
 	s.adoptIdentity(id)

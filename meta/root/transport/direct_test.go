@@ -37,15 +37,13 @@ func onSockets(t *testing.T, dial Dial, deliver Receiver) *Transport {
 		ids[i].Peers[i].Address = listeners[i].Addr().String()
 	}
 	receivers := []Receiver{&inbox{}, deliver}
-	var first *Transport
+	var both []*Transport
 	for i, id := range ids {
-		tr, err := New(Config{Identity: id, Address: "grpc", Listener: listeners[i], Dial: dial, Checkpoints: &checkpoints{}, AliveEvery: time.Hour, DeadAfter: 2 * time.Hour})
+		tr, err := New(fresh(Config{Identity: id, Address: "grpc", Listener: listeners[i], Dial: dial, Checkpoints: &checkpoints{}, AliveEvery: time.Hour, DeadAfter: 2 * time.Hour}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i == 0 {
-			first = tr
-		}
+		both = append(both, tr)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- tr.Run(ctx, receivers[i]) }()
@@ -56,7 +54,11 @@ func onSockets(t *testing.T, dial Dial, deliver Receiver) *Transport {
 			}
 		})
 	}
-	return first
+	// What comes before a start is admitted is not taken.
+	for !both[0].Connected(2) || !both[1].Connected(1) {
+		time.Sleep(time.Millisecond)
+	}
+	return both[0]
 }
 
 // counted tells when as many messages have come as were announced. It takes

@@ -17,7 +17,7 @@ const (
 	kindRefusal  kind = 3  // why not: a sentence; the connection is closed after it
 	kindAlive    kind = 4  // empty: a sign of life, in both directions
 	kindMessage  kind = 5  // a raftpb.Message
-	kindHash     kind = 6  // index and state hash, 8 bytes each
+	kindStanding kind = 6  // what the sender says of itself, and remembers of others: standing
 	kindBegin    kind = 7  // a checkpoint follows; the raftpb.Message that stands for it
 	kindChunk    kind = 8  // bytes of a checkpoint
 	kindEnd      kind = 9  // the checkpoint's length and CRC32C: 8 and 4 bytes
@@ -25,6 +25,9 @@ const (
 	kindNotYet   kind = 11 // a sentence: not before something has happened, try again
 	kindReplaced kind = 12 // a sentence: who says hello is a peer no more
 	kindTooOld   kind = 13 // a sentence: who says hello understands less than the cluster has
+	kindStale    kind = 14 // a sentence: who says hello runs on an older copy of its folder
+	kindAsk      kind = 15 // 8 bytes for the dialing side to send back: is its process alive?
+	kindEcho     kind = 16 // the 8 bytes of the newest kindAsk
 )
 
 const (
@@ -43,14 +46,14 @@ const (
 // limit is the longest payload of a kind; -1: there is no such kind.
 func (k kind) limit() int {
 	switch k {
-	case kindHello, kindWelcome, kindRefusal, kindNotYet, kindReplaced, kindTooOld:
+	case kindHello, kindWelcome, kindRefusal, kindNotYet, kindReplaced, kindTooOld, kindStale, kindStanding:
 		return maxHelloBytes
 	case kindAlive, kindReceived:
 		return 0
 	case kindMessage, kindBegin:
 		return maxMessageBytes
-	case kindHash:
-		return 16
+	case kindAsk, kindEcho:
+		return 8
 	case kindChunk:
 		return chunkBytes
 	case kindEnd:

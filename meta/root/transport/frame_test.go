@@ -25,7 +25,7 @@ func TestFramesSurviveTheWire(t *testing.T) {
 }
 
 func TestEveryFlippedBitIsSeen(t *testing.T) {
-	wire := appendFrame(nil, kindHash, []byte("0123456789abcdef"))
+	wire := appendFrame(nil, kindStanding, []byte("0123456789abcdef"))
 	for bit := range len(wire) * 8 {
 		broken := bytes.Clone(wire)
 		broken[bit/8] ^= 1 << (bit % 8)
@@ -44,7 +44,7 @@ func TestEveryFlippedBitIsSeen(t *testing.T) {
 // a kind's limit, and what it takes encodes to the same bytes.
 func FuzzFrames(f *testing.F) {
 	f.Add(appendFrame(nil, kindAlive, nil))
-	f.Add(appendFrame(appendFrame(nil, kindHash, make([]byte, 16)), kindChunk, []byte("abc")))
+	f.Add(appendFrame(appendFrame(nil, kindStanding, make([]byte, 16)), kindChunk, []byte("abc")))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, byte(kindMessage), 0, 0, 0, 0})
 	f.Add(appendFrame(nil, kindHello, hello{speaks: spoken, address: "a:1"}.append(nil)))
 	f.Add(appendFrame(nil, kindWelcome, welcome{node: 1}.append(nil)))

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nokv/nokv/meta/root/freshness"
 	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -24,7 +25,7 @@ type versions struct{ min, max uint16 }
 
 // spoken are those of this build. A version may append to a hello, which older
 // ones then pass over; a welcome and all that follows is of the version agreed on.
-var spoken = versions{min: 3, max: 3}
+var spoken = versions{min: 4, max: 4}
 
 // common is the version that two peers speak; 0: none.
 func (v versions) common(other versions) uint16 {
@@ -67,6 +68,9 @@ type hello struct {
 	peerMap                        uint64 // hash of the peers it was given; compared at the founding
 	address                        string // its gRPC address
 	transport                      string // where its transport is reached
+	// claim is what the sender says of its folder, without Runs; nothing while it
+	// belongs to no cluster.
+	claim freshness.Claim
 }
 
 // welcome is how the accepting side says who it is.
@@ -86,6 +90,9 @@ type welcome struct {
 	founders bool
 	// replaced says that the node which says hello is a peer no more.
 	replaced bool
+	// before is what the caller promised before its present start, as far as is
+	// remembered here.
+	before freshness.Promise
 }
 
 // wire appends fields to b, or takes them from it: one list of them serves both ways.
@@ -168,7 +175,21 @@ func (h *hello) fields(w *wire) {
 	numbers(w, &h.from, &h.to, &h.cluster, &h.fromIncarnation, &h.toIncarnation, &h.peerMap)
 	w.text(&h.address)
 	w.text(&h.transport)
+	c := &h.claim
+	numbers(w, &c.Count)
+	n := uint16(len(c.Nonces))
+	numbers(w, &n)
+	for i := 0; i < int(n) && !w.bad; i++ {
+		if w.reads {
+			c.Nonces = append(c.Nonces, 0)
+		}
+		numbers(w, &c.Nonces[i])
+	}
+	numbers(w, &c.Term, &c.Vote, &c.Last)
 }
+
+// promise is four numbers.
+func (w *wire) promise(p *freshness.Promise) { numbers(w, &p.Term, &p.Vote, &p.Index, &p.IndexTerm) }
 
 // parseHello reads a hello. Without a version in common only the versions are known.
 func parseHello(b []byte, mine versions) (h hello, err error) {
@@ -219,6 +240,7 @@ func (w *welcome) fields(on *wire) {
 		numbers(on, &m.NodeID, &m.Incarnation)
 		on.text(&m.Address)
 	}
+	on.promise(&w.before)
 }
 
 // counted says whether a member lists a workdir.
@@ -397,6 +419,8 @@ func greet(conn net.Conn, h hello, timeout time.Duration) (welcome, error) {
 		return welcome{}, &ReplacedError{Node: h.from, Why: string(payload)}
 	case kindTooOld:
 		return welcome{}, &TooOldError{Node: h.from, Why: string(payload)}
+	case kindStale:
+		return welcome{}, &freshness.StaleError{Node: h.from, Why: fmt.Sprintf("root peer %d says: %s", h.to, payload)}
 	case kindNotYet:
 		return welcome{}, fmt.Errorf("root peer %d puts this one off: %s", h.to, payload)
 	case kindWelcome:

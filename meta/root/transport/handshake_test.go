@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/meta/root/freshness"
 	"github.com/nokv/nokv/meta/root/storage"
 )
 
@@ -92,7 +93,7 @@ func TestStrangersAreClosed(t *testing.T) {
 		{"not a hello", appendFrame(nil, kindMessage, []byte("x")), ""},
 		{"other magic", appendFrame(nil, kindHello, []byte("somebody else speaks here")), ""},
 		{"short hello", appendFrame(nil, kindHello, future.append(nil)[:20]), ""},
-		{"later version", appendFrame(nil, kindHello, encoded), "it speaks protocol version 3, the caller protocol versions 8 to 9"},
+		{"later version", appendFrame(nil, kindHello, encoded), "it speaks protocol version 4, the caller protocol versions 8 to 9"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -150,8 +151,9 @@ func TestSlowLorisIsClosed(t *testing.T) {
 }
 
 func TestHelloAndWelcomeSurviveTheWire(t *testing.T) {
-	h := hello{speaks: spoken, level: 7, purpose: forCheckpoint, from: 1, to: 2, cluster: 3, fromIncarnation: 4, toIncarnation: 5, peerMap: 6, address: "a:1", transport: "b:2"}
-	if got, err := parseHello(h.append(nil), spoken); err != nil || got != h {
+	h := hello{speaks: spoken, level: 7, purpose: forCheckpoint, from: 1, to: 2, cluster: 3, fromIncarnation: 4, toIncarnation: 5, peerMap: 6, address: "a:1", transport: "b:2",
+		claim: freshness.Claim{History: freshness.History{Count: 9, Nonces: []uint64{7, 8}}, Footing: freshness.Footing{Term: 3, Vote: 2, Last: 40}}}
+	if got, err := parseHello(h.append(nil), spoken); err != nil || !reflect.DeepEqual(got, h) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for n := range h.append(nil) {
@@ -162,6 +164,7 @@ func TestHelloAndWelcomeSurviveTheWire(t *testing.T) {
 	w := welcome{
 		version: 3, level: 9, node: 1, incarnation: 2, cluster: 3, peerMap: 4, address: "b:1", founders: true, replaced: true,
 		members: []storage.Peer{{NodeID: 1, Incarnation: 2, Address: "c:1"}, {NodeID: 3, Incarnation: 4}},
+		before:  freshness.Promise{Term: 5, Vote: 1, Index: 30, IndexTerm: 4},
 	}
 	encoded := w.append(nil)
 	if got, err := parseWelcome(encoded); err != nil || !reflect.DeepEqual(got, w) {
@@ -179,7 +182,7 @@ func TestHelloAndWelcomeSurviveTheWire(t *testing.T) {
 func TestVersionsAreNegotiated(t *testing.T) {
 	h := hello{speaks: versions{spoken.min, spoken.max + 1}, level: 4, from: 1, to: 2, address: "a:1"}
 	got, err := parseHello(append(h.append(nil), "of a later version"...), spoken)
-	if err != nil || got != h {
+	if err != nil || !reflect.DeepEqual(got, h) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, c := range []struct {

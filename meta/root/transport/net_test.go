@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/meta/root/freshness"
 	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -26,9 +27,33 @@ type memNet struct {
 	conns     []net.Conn
 	dialErr   error
 	wrap      func(net.Conn) net.Conn // of the dialing side; nil: none
+	folders   map[uint64]*folder
 }
 
-func newMemNet() *memNet { return &memNet{listeners: map[string]*memListener{}} }
+// folder is what a workdir keeps of starts.
+type folder struct {
+	history freshness.History
+	memory  *freshness.Memory
+}
+
+// begin counts a start of a node's folder in a config.
+func (f *folder) begin(cfg *Config) {
+	if f.memory == nil {
+		f.memory = freshness.NewMemory(nil, nil, nil)
+	}
+	f.history = f.history.Next(randomWord())
+	cfg.Claim, cfg.Memory = freshness.Claim{History: f.history}, f.memory
+}
+
+// fresh is a config with the first start of a folder.
+func fresh(cfg Config) Config {
+	new(folder).begin(&cfg)
+	return cfg
+}
+
+func newMemNet() *memNet {
+	return &memNet{listeners: map[string]*memListener{}, folders: map[uint64]*folder{}}
+}
 
 type memListener struct {
 	n       *memNet
@@ -244,6 +269,10 @@ func (n *memNet) start(t *testing.T, me storage.Identity, change func(*Config)) 
 		Identity: me, Address: "grpc-" + address, Listener: n.listen(address), Dial: n.dial, Checkpoints: out.ck,
 		Logger: hclog.New(&hclog.LoggerOptions{Output: out.log, Level: hclog.Debug}),
 	}
+	if n.folders[me.NodeID] == nil {
+		n.folders[me.NodeID] = &folder{}
+	}
+	n.folders[me.NodeID].begin(&cfg)
 	if change != nil {
 		change(&cfg)
 	}

@@ -71,6 +71,7 @@ func (t *Transport) SetPeers(c *rootv1.Cluster) {
 		}
 	}
 	t.replace(next)
+	t.cfg.Memory.Forget(func(node uint64) bool { return whyGone(c, node) != "" })
 	t.tellReplaced(c)
 	if why := whyGone(c, t.cfg.Identity.NodeID); why != "" {
 		t.end(&ReplacedError{Node: t.cfg.Identity.NodeID, Why: why})
@@ -200,7 +201,7 @@ func (t *Transport) admit(h hello, version uint16, conn net.Conn) (p *remote, k 
 			return nil, kindRefusal, refused, why
 		}
 	}
-	p.attach(conn)
+	p.attach(conn, h.claim.Newest())
 	p.heard(h.address, version, h.level)
 	p.says(h.transport)
 	return p, 0, "", ""

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/meta/root/freshness"
+	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -175,12 +177,13 @@ func TestGuestsAreFewAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, ids := newMemNet(), members(3)
 		a := n.start(t, ids[0], nil)
+		first := freshness.Claim{History: freshness.History{}.Next(1)}
 		come := func(node uint64, change func(*hello)) (net.Conn, error) {
 			conn, err := n.dial(t.Context(), "n1")
 			if err != nil {
 				t.Fatal(err)
 			}
-			h := hello{speaks: spoken, purpose: forMessages, from: node, to: 1, cluster: 0xc1, fromIncarnation: 100 + node, toIncarnation: 101, transport: fmt.Sprintf("n%d", node)}
+			h := hello{speaks: spoken, purpose: forMessages, from: node, to: 1, cluster: 0xc1, fromIncarnation: 100 + node, toIncarnation: 101, transport: fmt.Sprintf("n%d", node), claim: first}
 			if change != nil {
 				change(&h)
 			}
@@ -309,7 +312,7 @@ func TestWhereAPeerIs(t *testing.T) {
 func TestGuestThatIsReplacedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, ids := newMemNet(), members(3)
-		tr, err := New(Config{Identity: ids[0], Listener: n.listen("n1"), Dial: n.dial, Checkpoints: &checkpoints{}})
+		tr, err := New(fresh(Config{Identity: ids[0], Listener: n.listen("n1"), Dial: n.dial, Checkpoints: &checkpoints{}}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -387,7 +390,7 @@ func TestPeersChangeUnderLoad(t *testing.T) {
 		use(func(i int) { a.SetPeers(records[i%len(records)].Cluster) })
 		use(func(i int) {
 			a.Send([]*raftpb.Message{message(1, 2, uint64(i), 10), message(1, 4, uint64(i), 10), snapMessage(1, 4), snapMessage(1, 5)})
-			a.SendStateHash(uint64(i), 1)
+			a.Tell(replica.Standing{Index: uint64(i), Hash: 1})
 		})
 		use(func(i int) { b.Send([]*raftpb.Message{message(2, 1, uint64(i), 10)}) })
 		use(func(i int) { d.Send([]*raftpb.Message{message(4, 1, uint64(i), 10)}) })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/meta/root/freshness"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 )
@@ -26,25 +27,25 @@ func (t *Transport) accept(ctx context.Context) error {
 			return // The certificates' own log says so.
 		}
 		defer conn.Close()
-		from, why, frames := t.meet(conn, who)
+		from, h, frames := t.meet(conn, who)
 		lobby.leave(v)
 		if from != nil {
 			defer t.leave(from, conn)
-			t.serve(conn, from, why, frames)
+			t.serve(conn, from, h.claim.Newest(), h.purpose, frames)
 		}
 	})
 }
 
 // meet shakes hands on an accepted connection; nil: there is nothing to serve.
-func (t *Transport) meet(conn net.Conn, who principal.Principal) (*remote, purpose, *frameReader) {
+func (t *Transport) meet(conn net.Conn, who principal.Principal) (*remote, hello, *frameReader) {
 	h, frames, err := hear(conn, t.cfg.speaks, t.cfg.HandshakeTimeout)
 	if err != nil {
 		t.log.Debug("stranger", "remote", conn.RemoteAddr(), "err", err)
-		return nil, 0, nil
+		return nil, h, nil
 	}
 	if err := refuseVersion(conn, t.cfg.speaks, h); err != nil {
 		t.noteRefused(h.from, conn.RemoteAddr(), err.Error())
-		return nil, 0, nil
+		return nil, h, nil
 	}
 	me := t.cfg.Identity
 	w := welcome{
@@ -68,18 +69,32 @@ func (t *Transport) meet(conn net.Conn, who principal.Principal) (*remote, purpo
 			w = w.toStranger()
 		}
 	default:
-		from, k, answer, why = t.admit(h, w.version, conn)
+		if from, k, answer, why = t.admit(h, w.version, conn); why != "" {
+			break
+		}
+		var err error
+		if w.before, err = t.judge(from, h, conn); err == nil {
+			break
+		}
+		t.leave(from, conn)
+		from = nil
+		if k, answer = refusalOf(err); k == kindNotYet {
+			t.log.Debug("root peer is put off", "peer", h.from, "remote", conn.RemoteAddr(), "reason", err)
+			refuse(conn, k, answer)
+			return nil, h, nil
+		}
+		why = fmt.Sprintf("%s is not admitted: %v", party(h.from, h.cluster, h.fromIncarnation), err)
 	}
 	if why != "" {
 		t.noteRefused(h.from, conn.RemoteAddr(), why)
 		refuse(conn, k, answer)
-		return nil, 0, nil
+		return nil, h, nil
 	}
 	if _, err := conn.Write(appendFrame(nil, kindWelcome, w.append(nil))); err != nil && from != nil {
 		t.leave(from, conn)
 		from = nil
 	}
-	return from, h.purpose, frames
+	return from, h, frames
 }
 
 // noteRefused logs a refusal.
@@ -89,12 +104,15 @@ func (t *Transport) noteRefused(peer uint64, remote net.Addr, why string) {
 	}
 }
 
-func (t *Transport) serve(conn net.Conn, from *remote, why purpose, frames *frameReader) {
+func (t *Transport) serve(conn net.Conn, from *remote, start freshness.Start, why purpose, frames *frameReader) {
 	var err error
 	switch why {
 	case forMessages:
-		err = t.receive(conn, from, frames)
+		err = t.receive(conn, from, start, frames)
 	case forCheckpoint:
+		if !from.cleared.Load() {
+			return // Its sender tries again.
+		}
 		err = t.receiveCheckpoint(conn, from, frames)
 	default:
 		err = fmt.Errorf("purpose %d is not known", why)
@@ -105,7 +123,7 @@ func (t *Transport) serve(conn net.Conn, from *remote, why purpose, frames *fram
 }
 
 // receive hands over what a peer sends, and gives signs of life back.
-func (t *Transport) receive(conn net.Conn, from *remote, frames *frameReader) error {
+func (t *Transport) receive(conn net.Conn, from *remote, start freshness.Start, frames *frameReader) error {
 	var heardAt, toldAt time.Time
 	for {
 		// A deadline costs a lock in the runtime: one a quarter of DeadAfter is enough.
@@ -119,7 +137,7 @@ func (t *Transport) receive(conn net.Conn, from *remote, frames *frameReader) er
 		if err != nil {
 			return err
 		}
-		if err := t.take(from, k, payload); err != nil {
+		if err := t.take(from, conn, start, k, payload); err != nil {
 			return err
 		}
 		if now := time.Now(); now.Sub(toldAt) >= t.cfg.AliveEvery {
@@ -131,14 +149,19 @@ func (t *Transport) receive(conn net.Conn, from *remote, frames *frameReader) er
 	}
 }
 
-func (t *Transport) take(from *remote, k kind, payload []byte) error {
+func (t *Transport) take(from *remote, conn net.Conn, start freshness.Start, k kind, payload []byte) error {
 	switch k {
 	case kindAlive:
-	case kindHash:
-		if len(payload) != 16 {
-			return fmt.Errorf("state hash of %d bytes", len(payload))
+	case kindEcho:
+		if len(payload) == 8 {
+			from.answered(conn, binary.BigEndian.Uint64(payload))
 		}
-		t.receiver.PeerStateHash(from.id.NodeID, binary.BigEndian.Uint64(payload), binary.BigEndian.Uint64(payload[8:]))
+	case kindStanding:
+		s, err := parseStanding(payload)
+		if err != nil {
+			return fmt.Errorf("standing of %d bytes: %w", len(payload), err)
+		}
+		t.hears(from, start, s)
 	case kindMessage:
 		m, err := t.decode(from, payload)
 		if err != nil {
@@ -147,7 +170,12 @@ func (t *Transport) take(from *remote, k kind, payload []byte) error {
 		if m.GetType() == raftpb.MsgSnap {
 			return errors.New("MsgSnap without its checkpoint")
 		}
-		t.receiver.Deliver(m)
+		if p, ok := freshness.Promised(m); ok {
+			t.cfg.Memory.Note(from.id.NodeID, start, p)
+		}
+		if from.cleared.Load() { // Rule 7 of freshness. Raft repeats it.
+			t.receiver.Deliver(m)
+		}
 	default:
 		return fmt.Errorf("frame of kind %d is not expected here", k)
 	}

@@ -208,7 +208,7 @@ func pairOnSockets(b *testing.B, secure bool, in Receiver) *Transport {
 	receivers := []Receiver{&inbox{}, in}
 	var first *Transport
 	for i, id := range ids {
-		cfg := Config{Identity: id, Address: "grpc", Listener: listeners[i], Dial: new(TCP).Dial, Checkpoints: &checkpoints{}}
+		cfg := fresh(Config{Identity: id, Address: "grpc", Listener: listeners[i], Dial: new(TCP).Dial, Checkpoints: &checkpoints{}})
 		if secure {
 			cfg.TLS = certs.root(uint64(i) + 1)
 		}

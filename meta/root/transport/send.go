@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nokv/nokv/meta/root/freshness"
 	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sys/unix"
@@ -22,10 +23,11 @@ import (
 // become one huge buffer.
 const flushBytes = 1 << 20
 
-// item is one thing to send: a message, or else a state hash.
+// item is one thing to send: a message, a standing, or else the echo of a kindAsk.
 type item struct {
-	message     *raftpb.Message
-	index, hash uint64
+	message  *raftpb.Message
+	standing *standing
+	echo     uint64
 }
 
 // remote is another peer as this one sends to it.
@@ -57,16 +59,20 @@ type remote struct {
 
 	direct direct
 
+	// cleared says that the peer has admitted this one's present start.
+	cleared atomic.Bool
+
 	mu       sync.Mutex // guards what follows
 	queue    []item
 	lossTold bool            // the replica knows that messages were lost
 	snapshot *raftpb.Message // the MsgSnap to send; nil: none
-	inbound  map[net.Conn]struct{}
-	gone     bool // nobody sends checkpoints any more
+	lines    map[net.Conn]*line
+	rival    freshness.Start // the start that came while an earlier one was alive
+	gone     bool            // nobody sends checkpoints any more
 }
 
 func newRemote(t *Transport, p storage.Peer) *remote {
-	r := &remote{t: t, id: p, ready: make(chan struct{}, 1), offer: make(chan struct{}, 1), direct: newDirect(), inbound: map[net.Conn]struct{}{}}
+	r := &remote{t: t, id: p, ready: make(chan struct{}, 1), offer: make(chan struct{}, 1), direct: newDirect(), lines: map[net.Conn]*line{}}
 	r.addr.Store(&r.id.Address)
 	return r
 }
@@ -103,33 +109,11 @@ func (p *remote) moved(address string) {
 	}
 }
 
-// attach counts a connection in that the peer opened; detach counts it out and
-// says how many are left.
-func (p *remote) attach(conn net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.inbound[conn] = struct{}{}
-}
-
-func (p *remote) detach(conn net.Conn) (left int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.inbound, conn)
-	return len(p.inbound)
-}
-
-// talks says whether the peer has a connection to this one.
-func (p *remote) talks() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.inbound) > 0
-}
-
 // end closes the connections of a peer that is none any more.
 func (p *remote) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for conn := range p.inbound {
+	for conn := range p.lines {
 		conn.Close()
 	}
 }
@@ -249,11 +233,11 @@ func (p *remote) judge(b brokenness, err error) brokenness {
 	return unreachable
 }
 
-// noteRefusal logs a refusal. One because this peer is none any more, or too old, ends
-// it.
+// noteRefusal logs a refusal. One because this peer is none any more, is too old, or
+// runs on an older copy of its folder, ends it.
 func (p *remote) noteRefusal(err error) {
-	gone, old := new(ReplacedError), new(TooOldError)
-	if errors.As(err, &gone) || errors.As(err, &old) {
+	gone, old, stale := new(ReplacedError), new(TooOldError), new(freshness.StaleError)
+	if errors.As(err, &gone) || errors.As(err, &old) || errors.As(err, &stale) {
 		p.t.end(err)
 		return
 	}
@@ -292,6 +276,10 @@ func (p *remote) connect(ctx context.Context, why purpose, within time.Duration)
 	if old := p.t.tooOld(w.node, w.level); err == nil && old != "" {
 		err = &RefusedError{Peer: w.node, Why: old}
 	}
+	// Behind the other one's word, which went by the ends of the log alone.
+	if why := p.t.cfg.Claim.Lacks(w.before); err == nil && why != "" {
+		err = &freshness.StaleError{Node: h.from, Why: fmt.Sprintf("root peer %d knows that %s", w.node, why)}
+	}
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -300,6 +288,7 @@ func (p *remote) connect(ctx context.Context, why purpose, within time.Duration)
 		return nil, err
 	}
 	p.heard(w.address, w.version, w.level)
+	p.cleared.Store(true)
 	return conn, nil
 }
 
@@ -311,6 +300,9 @@ func (p *remote) pump(ctx context.Context, conn net.Conn) {
 	p.connects.Add(1)
 	p.direct.open(conn)
 	p.connected.Store(true)
+	if s := p.t.said.Load(); s != nil {
+		p.put(item{standing: p.t.standing(*s)})
+	}
 	p.t.log.Info("connected to root peer", "peer", p.id.NodeID, "address", p.at())
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -333,15 +325,20 @@ func (p *remote) pump(ctx context.Context, conn net.Conn) {
 }
 
 // listen reads the signs of life that come back, so that the end of the peer's
-// process is seen at once and that of its machine after DeadAfter.
+// process is seen at once and that of its machine after DeadAfter, and gives the
+// word back that it is asked for.
 func (p *remote) listen(conn net.Conn) {
-	frames := newFrameReader(conn, kindAlive)
+	frames := newFrameReader(conn, 0)
 	for {
 		if err := conn.SetReadDeadline(time.Now().Add(p.t.cfg.DeadAfter)); err != nil {
 			return
 		}
-		if _, _, err := frames.next(); err != nil {
+		k, payload, err := frames.next()
+		switch {
+		case err != nil || k != kindAlive && k != kindAsk:
 			return
+		case k == kindAsk && len(payload) == 8:
+			p.put(item{echo: binary.BigEndian.Uint64(payload)})
 		}
 	}
 }
@@ -412,11 +409,11 @@ func (p *remote) flush(conn net.Conn, buf []byte) error {
 // frame is a broken invariant of the replica's limits: it is dropped and said.
 func (p *remote) appendItem(buf []byte, i item) []byte {
 	start := len(buf)
-	if i.message == nil {
-		buf = beginFrame(buf, kindHash)
-		buf = binary.BigEndian.AppendUint64(buf, i.index)
-		buf = binary.BigEndian.AppendUint64(buf, i.hash)
-		return endFrame(buf, start)
+	switch {
+	case i.standing != nil:
+		return appendFrame(buf, kindStanding, i.standing.append(nil))
+	case i.message == nil:
+		return endFrame(binary.BigEndian.AppendUint64(beginFrame(buf, kindEcho), i.echo), start)
 	}
 	buf, err := proto.MarshalOptions{}.MarshalAppend(beginFrame(buf, kindMessage), i.message)
 	if err == nil && len(buf)-start-headerBytes > maxMessageBytes {
@@ -519,7 +516,7 @@ func (p *remote) sendDirectly(i item) bool {
 	return true
 }
 
-// small says whether a message is cheap to encode; nil is a state hash.
+// small says whether a message is cheap to encode; nil is something else, which is.
 func small(m *raftpb.Message) bool {
 	bytes := 0
 	for _, e := range m.GetEntries() {

@@ -60,9 +60,9 @@ func TestStrangersAtTheTransportPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func(i int, tls *mtls.Source, in Receiver) *Transport {
-		tr, err := New(Config{
+		tr, err := New(fresh(Config{
 			Identity: ids[i], Address: "grpc", Listener: listeners[i], Dial: new(TCP).Dial, TLS: tls, Checkpoints: &checkpoints{}, HandshakeTimeout: time.Second,
-		})
+		}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,6 +159,7 @@ func TestStrangersAtTheTransportPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	says.claim = real.cfg.Claim
 	if err := by(certs.root(2))(t.Context(), c); err != nil {
 		t.Errorf("who says all that with the right certificate: %v", err)
 	}

@@ -29,6 +29,9 @@
 //     SetPeers has not named is let in as a guest when it knows the cluster and
 //     this workdir: the entry that added it may not have come yet. A guest goes with
 //     its last connection, and there are at most 8.
+//  8. Who runs on an older copy of its folder, or on a second one, is refused, and hears so:
+//     the rules of freshness are kept here. What a peer promises is remembered when it is
+//     received, before the replica has it.
 //
 // # Bootstrap
 //
@@ -78,6 +81,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/meta/root/freshness"
+	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/storage"
 	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -108,6 +113,10 @@ type Config struct {
 	// Identity is who this peer is: what Agree returned. The peers' addresses are
 	// where their transports listen; this one's is told to the others.
 	Identity storage.Identity
+	// Claim is what this peer says of its folder, and Memory what it remembers of the
+	// others': what storage.Begin returned, and that storage's Memory.
+	Claim  freshness.Claim
+	Memory *freshness.Memory
 	// Addresses are where to dial other peers, by node id, whatever else is known of
 	// them.
 	Addresses map[uint64]string
@@ -181,6 +190,9 @@ type Transport struct {
 	// over gets why this peer cannot go on; capacity 1.
 	over chan error
 
+	// said is what this peer said of itself last; nil: nothing yet.
+	said atomic.Pointer[replica.Standing]
+
 	candidates candidates
 	refusals   refusalLog
 
@@ -202,6 +214,9 @@ func New(cfg Config) (*Transport, error) {
 	if cfg.Listener == nil || cfg.Checkpoints == nil {
 		return nil, errors.New("transport: listener and checkpoints are needed")
 	}
+	if cfg.Memory == nil || !cfg.Claim.Valid() {
+		return nil, errors.New("transport: a counted start of the workdir and its memory are needed")
+	}
 	t := &Transport{cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1), over: make(chan error, 1), warned: map[uint64]bool{}}
 	peers := map[uint64]*remote{}
 	for _, p := range cfg.Identity.Peers {
@@ -215,8 +230,9 @@ func New(cfg Config) (*Transport, error) {
 }
 
 // Run connects to the peers and hands what they send to receiver, until ctx ends,
-// accepting fails, or this peer is none any more or too old: a *ReplacedError or a
-// *TooOldError. It may be called once.
+// accepting fails, or this peer is none any more, too old, or runs on an older copy of
+// its folder: a *ReplacedError, a *TooOldError or a *freshness.StaleError. It may be
+// called once.
 func (t *Transport) Run(ctx context.Context, receiver Receiver) error {
 	t.receiver = receiver
 	t.running.Store(true)
@@ -258,13 +274,6 @@ func (t *Transport) Send(messages []*raftpb.Message) {
 		case snap && t.running.Load():
 			t.receiver.SnapshotDelivered(m.GetTo(), false)
 		}
-	}
-}
-
-// SendStateHash tells every peer the hash of this peer's state at index.
-func (t *Transport) SendStateHash(index, hash uint64) {
-	for _, p := range t.remotes() {
-		p.put(item{index: index, hash: hash})
 	}
 }
 
@@ -343,7 +352,7 @@ func (t *Transport) hello(p storage.Peer, why purpose) hello {
 	return hello{
 		speaks: t.cfg.speaks, level: t.cfg.FeatureLevel, purpose: why, from: me.NodeID, to: p.NodeID, cluster: me.ClusterID,
 		fromIncarnation: me.Incarnation, toIncarnation: p.Incarnation, peerMap: peerMapHash(me.Peers),
-		address: t.cfg.Address, transport: addressOf(me.Peers, me.NodeID),
+		address: t.cfg.Address, transport: addressOf(me.Peers, me.NodeID), claim: t.cfg.Claim,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/meta/root/replica"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 )
@@ -30,7 +31,7 @@ func TestMessagesArriveInOrder(t *testing.T) {
 			sent = append(sent, message(1, 2, i, int(i*10)), message(1, 3, i, 1))
 		}
 		nodes[0].Send(sent)
-		nodes[0].SendStateHash(7, 0xabc)
+		nodes[0].Tell(replica.Standing{Index: 7, Hash: 0xabc})
 		synctest.Wait()
 		for _, to := range nodes[1:] {
 			to.in.add(func() {
@@ -231,7 +232,7 @@ func TestRefusedOnRealSockets(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	start := func(i int) (*Transport, context.CancelFunc) {
-		tr, err := New(Config{Identity: ids[i], Listener: listeners[i], Checkpoints: &checkpoints{}})
+		tr, err := New(fresh(Config{Identity: ids[i], Listener: listeners[i], Checkpoints: &checkpoints{}}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1484,7 +1484,11 @@ type StatusResponse struct {
 	CertificateEndsUnixSeconds uint64 `protobuf:"varint,30,opt,name=certificate_ends_unix_seconds,json=certificateEndsUnixSeconds,proto3" json:"certificate_ends_unix_seconds,omitempty"`
 	// What the peer does without because its disk has no room for it, such as a checkpoint,
 	// with what the file system said. Empty: nothing.
-	NoRoom        string `protobuf:"bytes,31,opt,name=no_room,json=noRoom,proto3" json:"no_room,omitempty"`
+	NoRoom string `protobuf:"bytes,31,opt,name=no_room,json=noRoom,proto3" json:"no_room,omitempty"`
+	// Whose state differs from this peer's, in a sentence. Empty: nobody's.
+	StateDiffers string `protobuf:"bytes,32,opt,name=state_differs,json=stateDiffers,proto3" json:"state_differs,omitempty"`
+	// Set when this peer does not vote, because no majority bears its state out.
+	NotVoting     bool `protobuf:"varint,33,opt,name=not_voting,json=notVoting,proto3" json:"not_voting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1734,6 +1738,20 @@ func (x *StatusResponse) GetNoRoom() string {
 		return x.NoRoom
 	}
 	return ""
+}
+
+func (x *StatusResponse) GetStateDiffers() string {
+	if x != nil {
+		return x.StateDiffers
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetNotVoting() bool {
+	if x != nil {
+		return x.NotVoting
+	}
+	return false
 }
 
 // RootPeerStatus is what the leader knows of a peer.
@@ -2043,7 +2061,8 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x12,\n" +
 	"\x06tenure\x18\x02 \x01(\v2\x14.nokv.root.v1.TenureR\x06tenure\x12-\n" +
 	"\x05token\x18\x03 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x0f\n" +
-	"\rStatusRequest\"\xc7\t\n" +
+	"\rStatusRequest\"\x8b\n" +
+	"\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12 \n" +
@@ -2082,7 +2101,10 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\bsettings\x18\x1c \x01(\v2\x1d.nokv.root.v1.ClusterSettingsR\bsettings\x12/\n" +
 	"\achannel\x18\x1d \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
 	"\x1dcertificate_ends_unix_seconds\x18\x1e \x01(\x04R\x1acertificateEndsUnixSeconds\x12\x17\n" +
-	"\ano_room\x18\x1f \x01(\tR\x06noRoom\"\xa0\x02\n" +
+	"\ano_room\x18\x1f \x01(\tR\x06noRoom\x12#\n" +
+	"\rstate_differs\x18  \x01(\tR\fstateDiffers\x12\x1d\n" +
+	"\n" +
+	"not_voting\x18! \x01(\bR\tnotVoting\"\xa0\x02\n" +
 	"\x0eRootPeerStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12+\n" +
 	"\x11transport_address\x18\x02 \x01(\tR\x10transportAddress\x12\x18\n" +
