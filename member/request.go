@@ -41,12 +41,8 @@ func (c *requestContext) whole() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.own == nil {
-		over := c.grant.Over()
 		own, cancel := context.WithCancel(c.Context)
-		stop := context.AfterFunc(over, cancel)
-		if over.Err() != nil {
-			cancel()
-		}
+		stop := c.grant.OnOver(cancel)
 		c.own, c.release = own, func() {
 			stop()
 			cancel()

@@ -1,7 +1,6 @@
 package held
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -63,21 +62,29 @@ func (g *gate) expire() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.expired = true
-	if g.endOver != nil {
-		g.endOver()
+	for _, tell := range g.over {
+		tell()
 	}
+	g.over = nil
 }
 
-// Over ends when the work should have ended long ago, and its right has.
-func (g *Grant) Over() context.Context {
+// OnOver has tell called, once, when the work should have ended long ago, and its right has; at
+// once if that is so. tell must not block, nor call what is of the Core. stop takes it back.
+func (g *Grant) OnOver(tell func()) (stop func()) {
 	at := g.gate
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	if at.over == nil {
-		at.over, at.endOver = context.WithCancel(context.Background())
-		if at.expired {
-			at.endOver()
-		}
+	if at.expired {
+		tell()
+		return func() {}
 	}
-	return at.over
+	if at.over == nil {
+		at.over = map[*Grant]func(){}
+	}
+	at.over[g] = tell
+	return func() {
+		at.mu.Lock()
+		defer at.mu.Unlock()
+		delete(at.over, g)
+	}
 }

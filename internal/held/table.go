@@ -1,7 +1,6 @@
 package held
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -166,9 +165,8 @@ type gate struct {
 	// Guarded by mu: leaving is made when somebody asks for it, and closed with the gate.
 	leaving chan struct{}
 	told    bool
-	// over is made when somebody asks for it, and ends when the gate has expired.
-	over    context.Context
-	endOver context.CancelFunc
+	// over are called when the gate has expired, one a grant at most.
+	over    map[*Grant]func()
 	expired bool
 }
 

@@ -237,8 +237,8 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// Mute keeps a coordinator from answering frames, but those that come through another
-// coordinator; the streams stay open.
+// Mute keeps a coordinator from answering on the streams that it has, its own and those that it
+// passes on; they stay open.
 func (k *Coordinator) Mute(mute bool) {
 	k.cluster.mu.Lock()
 	defer k.cluster.mu.Unlock()
@@ -366,12 +366,13 @@ func (k *Coordinator) MemberStream(s memberStream) error {
 	if refuses != nil {
 		return refuses
 	}
+	at := k
 	if to := hello.GetRelayTo(); to != "" { // as the other one answers, through this one
 		if k = c.named(to); k == nil {
 			return reason.New(rootv1.Reason_REASON_NOT_FOUND, "coordinator %q is not known", to)
 		}
 	}
-	v := &view{k: k, hello: hello, relayed: hello.GetRelayTo() != "", last: map[uint64]*coordinatorv1.ShownRegion{}}
+	v := &view{k: k, at: at, hello: hello, last: map[uint64]*coordinatorv1.ShownRegion{}}
 	frames, broken := make(chan *coordinatorv1.MemberFrame), make(chan error, 1)
 	go func() {
 		for {
@@ -416,7 +417,7 @@ func (k *Coordinator) MemberStream(s memberStream) error {
 type view struct {
 	k        *Coordinator
 	hello    *coordinatorv1.MemberHello
-	relayed  bool // it comes through another coordinator
+	at       *Coordinator // where the stream is: another one where that passes it on
 	sequence uint64
 	answered uint64
 	index    uint64
@@ -461,7 +462,7 @@ func (v *view) answer() (*coordinatorv1.MemberAnswer, <-chan struct{}, error) {
 	if m.GetIncarnation() != v.hello.GetIncarnation() {
 		return nil, nil, reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "incarnation %d is over", v.hello.GetIncarnation())
 	}
-	if k.mute && !v.relayed {
+	if v.at.mute {
 		return nil, c.changed, nil
 	}
 	a := &coordinatorv1.MemberAnswer{Sequence: v.sequence, Era: c.era, Confirmed: c.holder == k.address, State: m.GetState(), Commands: k.commands[id]}

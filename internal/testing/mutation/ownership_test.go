@@ -135,7 +135,7 @@ var ownership = []mutation{
 
 	{
 		22, "one refused connection proves a death", "coordinator/liveness/probe.go",
-		"if l.refused >= 2 {", "if l.refused >= 1 {",
+		"l.refused >= 2 {", "l.refused >= 1 {",
 		[]string{detects},
 	},
 	{

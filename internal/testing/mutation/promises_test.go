@@ -344,7 +344,7 @@ var promises = []mutation{
 		[]string{server},
 	},
 	{
-		13, "a caller's identity is replaced", "coordinator/client/call.go",
+		13, "a caller's identity is replaced", "internal/identity/identity.go",
 		"if cmd.GetIdentity() != nil {", "if false {",
 		[]string{client},
 	},
