@@ -330,7 +330,8 @@ func (v authorityViews) Authority() (tenure.Authority, bool) {
 	if view.State == nil || view.Token.Index == 0 || !view.Loaded() {
 		return tenure.Authority{}, false
 	}
-	a := tenure.Authority{Tenure: view.State.Tenure(), Index: view.Token.Index,
+	a := tenure.Authority{
+		Tenure: view.State.Tenure(), Index: view.Token.Index,
 		MostTTL: time.Duration(min(view.State.Settings().GetMaxTenureTtlMillis(), state.MaxTenureTTLMillis)) * time.Millisecond,
 	}
 	if h := view.State.Handovers(); len(h) > 0 {

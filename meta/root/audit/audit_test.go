@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -40,8 +41,11 @@ func claim(holder string, expected uint64) *rootv1.Event {
 	}}}
 }
 
+// advance is of the era's holder: c1, c2 and so on.
 func advance(era uint64, stage rootv1.HandoverStage) *rootv1.Event {
-	return &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: era, Stage: stage}}}
+	return &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{
+		Era: era, Stage: stage, HolderId: fmt.Sprint("c", era), HolderIncarnation: 7,
+	}}}
 }
 
 // workdir writes the events as entries of term 1, with a checkpoint at the

@@ -141,7 +141,10 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 		}}
 		e.GetTenureRetired().RetireSecret = rapid.SampledFrom(retireSecrets).Draw(t, "secret")
 	case 5:
-		e.Kind = &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: drawEra(t, s), Stage: rootv1.HandoverStage(rapid.IntRange(1, 3).Draw(t, "stage"))}}
+		e.Kind = &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{
+			Era: drawEra(t, s), Stage: rootv1.HandoverStage(rapid.IntRange(1, 3).Draw(t, "stage")),
+			HolderId: s.Tenure().GetHolderId(), HolderIncarnation: s.Tenure().GetHolderIncarnation(),
+		}}
 		e.GetHandoverAdvanced().HolderId, e.GetHandoverAdvanced().HolderIncarnation = s.Tenure().GetHolderId(), s.Tenure().GetHolderIncarnation()
 	case 6:
 		e.Kind = &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{

@@ -151,8 +151,10 @@ func TestSlowLorisIsClosed(t *testing.T) {
 }
 
 func TestHelloAndWelcomeSurviveTheWire(t *testing.T) {
-	h := hello{speaks: spoken, level: 7, purpose: forCheckpoint, from: 1, to: 2, cluster: 3, fromIncarnation: 4, toIncarnation: 5, peerMap: 6, address: "a:1", transport: "b:2",
-		claim: freshness.Claim{History: freshness.History{Count: 9, Nonces: []uint64{7, 8}}, Footing: freshness.Footing{Term: 3, Vote: 2, Last: 40}}}
+	h := hello{
+		speaks: spoken, level: 7, purpose: forCheckpoint, from: 1, to: 2, cluster: 3, fromIncarnation: 4, toIncarnation: 5, peerMap: 6, address: "a:1", transport: "b:2",
+		claim: freshness.Claim{History: freshness.History{Count: 9, Nonces: []uint64{7, 8}}, Footing: freshness.Footing{Term: 3, Vote: 2, Last: 40}},
+	}
 	if got, err := parseHello(h.append(nil), spoken); err != nil || !reflect.DeepEqual(got, h) {
 		t.Errorf("%+v, %v", got, err)
 	}
