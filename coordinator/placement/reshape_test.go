@@ -47,6 +47,23 @@ func ranged(t *testing.T, s *rootv1.KeyspaceSettings) (*cluster, state.KeyspaceI
 	return c, ks, id
 }
 
+// Neighbours without an owner are not joined when nobody says how far both got.
+func TestAMergeLosesNoFrontier(t *testing.T) {
+	c := newCluster(t)
+	ks := c.keyspace("ks", ranges(), ttlFence())
+	left, right := c.publish(ks, "", "m", ""), c.publish(ks, "m", "", "")
+	c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{{
+		RegionId: uint64(right), Frontier: []byte("far"), SetFrontier: true,
+	}}}}})
+	c.merge(left, right)
+	if o := c.one(c.round(), placement.Cancel); o.Because != "the regions have no owner, and different frontiers" {
+		t.Errorf("it is cancelled because %q", o.Because)
+	}
+	if c.st.Region(right).Frontier != "far" {
+		t.Error("the right one's frontier is lost")
+	}
+}
+
 // A region is split once its owner has let go of it: both parts are its owner's again, at
 // the frontier that it said.
 func TestRule8SplitKeepsTheOwner(t *testing.T) {

@@ -57,6 +57,10 @@ func (p *planner) step(k *settings, r *state.Region, t *rootv1.Transition) bool 
 // frontier that it says. What comes of it is the owner's again.
 func (p *planner) stepReshape(x *passage) bool {
 	if len(x.region.Owners) == 0 || x.k.shared() {
+		if right := p.State.Region(state.RegionID(x.t.GetRightRegionId())); !x.k.shared() && x.t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MERGE && right != nil && right.Frontier != x.region.Frontier {
+			p.cancel(x, "the regions have no owner, and different frontiers")
+			return true
+		}
 		p.proceed(x, Operation{Kind: Complete})
 		return true
 	}

@@ -275,7 +275,11 @@ func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition, e *ro
 		if d := t.mayMerge(k, region, p); d != nil {
 			return d
 		}
-		t.merge(k, region, t.Region(RegionID(p.GetRightRegionId())), e)
+		right := t.Region(RegionID(p.GetRightRegionId()))
+		if k.carried() && !e.GetSetFrontier() && region.Frontier != right.Frontier {
+			return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "regions %d and %d have different frontiers, and nobody says how far both got: merge them once they have an owner, which does", region.ID, right.ID)
+		}
+		t.merge(k, region, right, e)
 	case kindMove:
 		return t.move(k, region, p, e)
 	default:
