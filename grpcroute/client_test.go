@@ -209,7 +209,7 @@ func TestP69AnOwnerThatIsNotAtItsAddress(t *testing.T) {
 		for i, address := range []string{"nobody.invalid:7000", "m1:7000"} {
 			id := fmt.Sprint("x", i)
 			w.apps[id] = &app{id: id}
-			w.members[id] = w.c.MemberOf(t, member.Config{ID: id, Address: address, ProbeAddress: fmt.Sprintf("10.1.0.%d:1", i+1)}, w.apps[id])
+			w.members[id] = w.c.MemberOf(t, member.Config{ID: id, Address: address, ProbeAddress: id + ":1"}, w.apps[id])
 			key := "key of " + address
 			w.c.Assign(t, "games", []byte(key), rooted.MemberID(id))
 			begun := time.Now()

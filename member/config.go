@@ -72,7 +72,7 @@ type Config struct {
 	// lost: Region.Leaving says so at once. Then their contexts end, and their right: whatever
 	// they return, Do returns *NotOwned. Release, or Acquire of what comes next, is called when
 	// they have returned, or HandlerTimeout later. Each of both is a quarter of a move's deadline
-	// at most. Default 10 s, and PinsConfig.Grace at least.
+	// at most, but PinsConfig.Grace is whole. Default 10 s, and PinsConfig.Grace at least.
 	RequestGrace time.Duration
 	// MaxHeld is how many requests may wait for regions that are on their way; those for one
 	// region have three quarters of that at most. Default 10,000.
@@ -131,7 +131,7 @@ func (c Config) withDefaults() Config {
 	c.MaxHeld = cmp.Or(c.MaxHeld, 10_000)
 	c.HandlerTimeout = cmp.Or(c.HandlerTimeout, defaultHandlerTimeout)
 	c.Pins = c.Pins.withDefaults(c.HandlerTimeout)
-	c.RequestGrace = max(cmp.Or(c.RequestGrace, 10*time.Second), c.Pins.Grace)
+	c.RequestGrace = cmp.Or(c.RequestGrace, 10*time.Second)
 	if c.Listen == nil {
 		c.Listen = new(net.ListenConfig).Listen
 	}

@@ -229,7 +229,7 @@ func (m *Member) live(ctx context.Context, h Handler, incarnation uint64) error 
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	_, evicts := h.(Evicter)
-	core := held.New(held.Config{Member: rooted.MemberID(m.cfg.ID), Incarnation: incarnation, Evicts: evicts, Workers: m.cfg.Workers, Grace: m.cfg.RequestGrace, Deaf: m.cfg.HandlerTimeout})
+	core := held.New(held.Config{Member: rooted.MemberID(m.cfg.ID), Incarnation: incarnation, Evicts: evicts, Workers: m.cfg.Workers, Grace: m.cfg.RequestGrace, Pinned: m.cfg.Pins.Grace, Deaf: m.cfg.HandlerTimeout})
 	m.mu.Lock()
 	m.core, m.incarnation, m.over, m.handling, m.tasks = core, incarnation, nil, after, map[uint64]*task{}
 	m.state = rootv1.MemberState_MEMBER_STATE_UNSPECIFIED

@@ -29,15 +29,15 @@ type Member struct {
 }
 
 // Member starts a member for keyspaces, all without any, and waits until it is known. Its
-// address is ID:7000, of the network in memory; its probe has port 7001 of an IP address there that
-// all processes of the id share.
+// address is ID:7000, of the network in memory, and ID:7001 its probe, which is registered with the
+// IP address that the id has there.
 func (c *Cluster) Member(t testing.TB, id string, h member.Handler, keyspaces ...string) *Member {
 	t.Helper()
 	return c.MemberOf(t, member.Config{ID: id, Keyspaces: keyspaces}, h)
 }
 
 // MemberOf is Member with settings of its own: what is empty is filled in. A second process of an
-// id needs another ProbeAddress, such as 10.0.0.1:7002, and takes over from the first.
+// id needs another ProbeAddress, such as ID:7002, and takes over from the first.
 func (c *Cluster) MemberOf(t testing.TB, cfg member.Config, h member.Handler) *Member {
 	t.Helper()
 	m := &Member{id: cfg.ID, cluster: c, host: &host{name: cfg.ID}, ended: make(chan struct{})}
@@ -45,7 +45,7 @@ func (c *Cluster) MemberOf(t testing.TB, cfg member.Config, h member.Handler) *M
 		cfg.Address = cfg.ID + ":7000"
 	}
 	if cfg.ProbeAddress == "" {
-		cfg.ProbeAddress = c.net.ip(cfg.ID) + ":7001"
+		cfg.ProbeAddress = cfg.ID + ":7001"
 	}
 	if cfg.Listen == nil {
 		cfg.Listen = m.listen
@@ -101,7 +101,7 @@ func (c *Cluster) MemberOf(t testing.TB, cfg member.Config, h member.Handler) *M
 }
 
 func (m *Member) listen(_ context.Context, _, address string) (net.Listener, error) {
-	return m.cluster.net.listen(m.host, address, nil)
+	return m.cluster.net.listen(m.host, m.cluster.net.bound(address), nil)
 }
 
 // Do lets a request in: see member.Member.

@@ -44,16 +44,26 @@ func (n *network) cutLocked(from, to string) bool {
 	return from != to && (n.cut[[2]string{from, to}] || n.paused[from] || n.paused[to])
 }
 
-// ip is the IP address of a name: probes are of addresses, not of names.
-func (n *network) ip(name string) string {
+// bound is where a probe listens that is asked for by an address: probes are of IP addresses, and
+// a name has one.
+func (n *network) bound(address string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i, known := n.ips[name]
-	if !known {
-		i = len(n.ips) + 1
-		n.ips[name] = i
+	name, _, err := net.SplitHostPort(address)
+	if err == nil && net.ParseIP(name) == nil && n.ips[name] == 0 {
+		n.ips[name] = len(n.ips) + 1
 	}
-	return fmt.Sprintf("10.%d.%d.%d", i>>16&0xff, i>>8&0xff, i&0xff)
+	return n.resolveLocked(address)
+}
+
+func ipOf(i int) string { return fmt.Sprintf("10.%d.%d.%d", i>>16&0xff, i>>8&0xff, i&0xff) }
+
+// resolveLocked is an address with the IP address of a name that has one, as others write it.
+func (n *network) resolveLocked(address string) string {
+	if name, port, err := net.SplitHostPort(address); err == nil && n.ips[name] != 0 {
+		return net.JoinHostPort(ipOf(n.ips[name]), port)
+	}
+	return address
 }
 
 // change changes links, of connections that are open too.
@@ -109,6 +119,9 @@ func refused(address_ string) error {
 func (n *network) dial(ctx context.Context, from *host, to string) (net.Conn, error) {
 	for {
 		n.mu.Lock()
+		if _, known := n.of[to]; !known {
+			to = n.resolveLocked(to)
+		}
 		name, known := n.of[to]
 		l, changed := n.at[to], n.changed
 		switch {

@@ -331,6 +331,28 @@ func TestP30TheGraceIsWhole(t *testing.T) {
 	})
 }
 
+// A move whose deadline is short cuts the grace of what requests are left of its region, but none of
+// pins.
+func TestP30TheGraceIsWholeWhateverTheDeadline(t *testing.T) {
+	brief := nokvtest.Keyspace("brief", "games", &rootv1.KeyspaceSettings{Moves: &rootv1.Moves{DeadlineMillis: 12_000}})
+	inWorld(t, func(t *testing.T, w *world) {
+		w.start("m3", member.PinsConfig{Grace: 5 * time.Second})
+		w.own("brief", "g1", "m3")
+		p := w.begin("m3", "brief", "g1", member.PinOptions{ID: "p"})
+		moved := make(chan struct{})
+		go func() {
+			defer close(moved)
+			w.Assign(t, "brief", []byte("g1"), "m1")
+		}()
+		time.Sleep(4500 * time.Millisecond)
+		if err := w.members["m3"].Pins().Do(t.Context(), p.Token, "", func(context.Context, member.Pin) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		<-moved
+		w.cleaned("m3 p region_leaves")
+	}, brief)
+}
+
 // What still runs of a pin that its caller has ended is told when the region leaves, or when the pin
 // would have come to its end: it does not hold a move for longer than another does.
 func TestP30CallsBehindTheEndAreTold(t *testing.T) {

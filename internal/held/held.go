@@ -70,6 +70,8 @@ type Config struct {
 	// Grace is how long admitted work may go on when its region is to be let go, or was lost,
 	// before it loses its right, and Deaf how long it is waited for behind that; 0: for ever.
 	Grace, Deaf time.Duration
+	// Pinned is how long pins hold their region: the grace is as long, whatever the deadline of a move.
+	Pinned time.Duration
 	// Workers is how many calls may overlap, see Calls; 0: any number.
 	Workers int
 }

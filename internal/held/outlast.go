@@ -14,20 +14,20 @@ func (r *region) busy() bool { return r.gate.busy() || r.left.busy() }
 // on for Config.Grace loses its right, and its contexts end; work that goes on for Config.Deaf
 // behind that is waited for no longer: true. Otherwise one request that never ends would keep
 // its region from everybody. Each is a quarter of the move's deadline at most: a move that is
-// given up before would be begun again and again, and never be done.
+// given up before would be begun again and again, and never be done. Pins keep their own grace.
 func (c *Core) outlast(r *region, now clock.Instant) bool {
 	switch {
 	case c.cfg.Grace == 0 || now < r.waitsUntil:
 		return false
 	case r.waitsUntil == 0:
-		c.waitUntil(r, now.Add(r.quarter(c.cfg.Grace)))
+		c.waitUntil(r, now.Add(c.grace(r)))
 		return false
 	case r.gate.busy():
 		r.left = r.gate
 		r.gate = r.left.successor()
 		r.left.expire()
 		c.counts.Expired++
-		r.set(c, &r.err, fmt.Sprintf("requests have not ended for %v", r.quarter(c.cfg.Grace)))
+		r.set(c, &r.err, fmt.Sprintf("requests have not ended for %v", c.grace(r)))
 		c.waitUntil(r, now.Add(r.quarter(c.cfg.Deaf)))
 		return false
 	default:
@@ -35,6 +35,8 @@ func (c *Core) outlast(r *region, now clock.Instant) bool {
 		return true
 	}
 }
+
+func (c *Core) grace(r *region) time.Duration { return max(r.quarter(c.cfg.Grace), c.cfg.Pinned) }
 
 // quarter is a time within a quarter of the deadline of a region's move.
 func (r *region) quarter(d time.Duration) time.Duration {
