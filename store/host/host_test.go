@@ -529,7 +529,9 @@ func TestOnlyARegisteredProcessServes(t *testing.T) {
 		_, err := one.host.Put(at(r), []byte("a"), []byte("2"), nil)
 		want(t, err, reason)
 		_, err = one.host.Get(at(r), []byte("a"))
-		want(t, err, reason)
+		if d := want(t, err, reason); d.GetRegion().GetId() != uint64(r.ID) {
+			t.Fatalf("%s: %v names no region, by which a router knows a store's refusal", what, err)
+		}
 		_, _, err = one.host.Scan(at(r), nil, nil, 0)
 		want(t, err, reason)
 		_, _, err = one.host.Split(t.Context(), at(r), []byte("k"))

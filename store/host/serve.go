@@ -8,6 +8,7 @@ import (
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/store/local"
+	"google.golang.org/protobuf/proto"
 )
 
 // Bounds of a scan.
@@ -31,7 +32,7 @@ func (h *Host) judge(r *hosted, at *storev1.RegionAt, write bool) error {
 	}
 	switch {
 	case h.closed != nil && r.leads():
-		return h.closed
+		return ofRegion(h.closed, r)
 	case r.role == Leading, r.role == Copying && !write:
 		return nil
 	case r.role == Following:
@@ -41,6 +42,14 @@ func (h *Host) judge(r *hosted, at *storev1.RegionAt, write bool) error {
 	default:
 		return pending(r, "region %d is %s", r.region.ID, r.role)
 	}
+}
+
+// ofRegion is a refusal of everything as one of a region: a router takes for a store's what
+// names one, and calls again.
+func ofRegion(err error, r *hosted) error {
+	said := proto.CloneOf(reason.From(err))
+	said.Region = r.region.Proto()
+	return &reason.Error{Detail: said}
 }
 
 func (h *Host) notLeader(r *hosted) error {
