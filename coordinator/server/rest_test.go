@@ -372,7 +372,7 @@ func TestC46C47C68R24RESTAnswers(t *testing.T) {
 	w, h := plain(t)
 	ks := w.root.state.KeyspaceByName("t").GetId()
 	w.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 2, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}}}})
-	w.must(t, publish(3, ks, "m\x00/", "n", 1, "m2"))
+	w.must(t, publish(3, ks, "m\x00/", "n", 2, "m2"))
 	for path, want := range map[string]string{
 		"/v1/keyspaces/t/keys/a":                              `"id":"1"`,
 		`/v1/keyspaces/t/keys/m%5Cx00%2Fx`:                    `"id":"3"`,
@@ -565,7 +565,7 @@ func TestRESTPartsHaveNoPosition(t *testing.T) {
 	w.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 2, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}}}})
 	for i := range 100 {
 		start := fmt.Sprintf("n%03d%s", i, strings.Repeat("x", 4000))
-		w.must(t, publish(uint64(i+10), ks, start, start+"y", 1, "m2"))
+		w.must(t, publish(uint64(i+10), ks, start, start+"y", 2, "m2"))
 	}
 	site := httptest.NewServer(h)
 	defer site.Close()

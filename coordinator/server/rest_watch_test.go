@@ -75,7 +75,7 @@ func TestRESTAWatchThatNobodyReadsIsCut(t *testing.T) {
 		w.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 2, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}}}})
 		for i := range 500 {
 			start := fmt.Sprintf("n%03d%s", i, strings.Repeat("x", change))
-			w.must(t, publish(uint64(i+10), ks, start, start+"y", 1, "m2"))
+			w.must(t, publish(uint64(i+10), ks, start, start+"y", 2, "m2"))
 			synctest.Wait()
 		}
 		if n := took.Load(); n > connection+2*2*change {

@@ -53,8 +53,10 @@ func tenureClaim(holder string, expected uint64) *rootv1.Event {
 	}}}
 }
 
-func handoverAdvance(era uint64, stage rootv1.HandoverStage) *rootv1.Event {
-	return &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: era, Stage: stage}}}
+func handoverAdvance(holder string, era uint64, stage rootv1.HandoverStage) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{
+		Era: era, Stage: stage, HolderId: holder, HolderIncarnation: 7,
+	}}}
 }
 
 // A handover is watched from its claim to its close; one that stays open past
@@ -67,8 +69,8 @@ func TestWitnessFollowsAHandover(t *testing.T) {
 			t.Errorf("before the first era: %v", v)
 		}
 		w.must(t, tenureClaim("a", 0))
-		w.must(t, handoverAdvance(1, rootv1.HandoverStage_HANDOVER_STAGE_CONFIRMED))
-		w.must(t, handoverAdvance(1, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED))
+		w.must(t, handoverAdvance("a", 1, rootv1.HandoverStage_HANDOVER_STAGE_CONFIRMED))
+		w.must(t, handoverAdvance("a", 1, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED))
 		w.must(t, tenureClaim("b", 1))
 		synctest.Wait()
 		time.Sleep(witness.HandoverDeadline - time.Millisecond)
@@ -91,8 +93,8 @@ func TestWitnessFollowsAHandover(t *testing.T) {
 		if a := resp.GetAnomalies(); len(a) != 1 || a[0].GetKind() != string(witness.OpenPastDeadline) || a[0].GetEra() != 2 || a[0].GetToken().GetIndex() == 0 || a[0].GetNote() {
 			t.Errorf("%v", a)
 		}
-		w.must(t, handoverAdvance(2, rootv1.HandoverStage_HANDOVER_STAGE_CONFIRMED))
-		w.must(t, handoverAdvance(2, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED))
+		w.must(t, handoverAdvance("b", 2, rootv1.HandoverStage_HANDOVER_STAGE_CONFIRMED))
+		w.must(t, handoverAdvance("b", 2, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED))
 		resp = w.witness(t, strong)
 		if v := verdicts(resp); v != [4]coordinatorv1.Verdict{holds, holds, holds, holds} || resp.GetHandoverOpenMillis() != 0 {
 			t.Errorf("closed: %v", resp.GetGuarantees())

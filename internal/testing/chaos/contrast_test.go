@@ -142,7 +142,10 @@ func (s *small) claim(holder string, incarnation, from uint64) {
 
 func (s *small) advance(era uint64, stage rootv1.HandoverStage) {
 	s.t.Helper()
-	s.commit(&rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: era, Stage: stage}}})
+	by := s.st.Tenure()
+	s.commit(&rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{
+		Era: era, Stage: stage, HolderId: by.GetHolderId(), HolderIncarnation: by.GetHolderIncarnation(),
+	}}})
 }
 
 func (s *small) publish(key, tag string, conf uint64) state.Token {
