@@ -24,7 +24,7 @@ var memberKinds = []string{
 func memberKnobs(seed uint64, v variant) knobs {
 	k := knobsOf(seed, v)
 	k.members, k.loses = 3+int(seed%2), false
-	k.fence, k.probes, k.stalls = 350*time.Millisecond, seed%3 != 0, 0.015
+	k.fence, k.probes, k.stalls = 350*time.Millisecond, seed%3 != 0, 0.04
 	k.loads = v == noVariant && seed%6 == 3
 	switch v {
 	case noVariant, releasedBelow, unfenced:
