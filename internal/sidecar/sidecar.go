@@ -389,6 +389,7 @@ func (s *sidecar) watch(ctx context.Context) {
 		case s.process == nil && refused >= 2:
 			s.lost <- fmt.Errorf("%s: %w", s.app.base.Host, errClosed)
 			return
+		case s.process == nil && refused > 0: // the next look tells a closed port from one that hangs
 		case s.cfg.Hang > 0 && silent >= s.cfg.Hang:
 			s.lost <- fmt.Errorf("%w for %v (--hang): %w", errHangs, silent.Round(time.Millisecond), err)
 			return
