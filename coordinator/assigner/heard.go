@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/coordinator/server"
@@ -101,6 +102,9 @@ func (a *Raw) Frame(f server.HeardFrame) {
 	defer a.mu.Unlock()
 	now := a.tickLocked()
 	a.core.Frame(f.Member, f.Incarnation, now)
+	if len(f.Turned) > 0 && a.lookAt == never {
+		a.lookAt = now.Add(placement.UnservedAfter)
+	}
 	if s := a.speakers[f.Member]; s != nil && s.stream == f.Stream {
 		s.gap = now.Sub(s.at)
 		s.at, s.complete = now, s.complete || f.Complete
@@ -162,7 +166,7 @@ func (a *Raw) Answered(id state.MemberID, incarnation uint64, _ clock.Instant) b
 
 // noticeLocked has Look called if there is something to do sooner than that.
 func (a *Raw) noticeLocked() {
-	if a.core.Due() < a.armed || a.heard.wanted && a.heard.any() {
+	if min(a.core.Due(), a.lookAt) < a.armed || a.heard.wanted && a.heard.any() {
 		a.armed = 0
 		a.cfg.Wake()
 	}
@@ -227,6 +231,37 @@ func (a *Raw) attend() {
 	}
 }
 
+// lookForUnserved takes what members have said for long enough that they get ready for, with the
+// Tenure and without, and says when it is due again: there is nothing to look at while nobody
+// gets ready for anything.
+func (a *Raw) lookForUnserved(now clock.Instant) clock.Instant {
+	a.mu.Lock()
+	due := a.lookAt
+	a.mu.Unlock()
+	if due > now || a.st == nil {
+		return due
+	}
+	var all []placement.Getting
+	open := false
+	a.cfg.Soft.Unserved(func(id state.RegionID, incarnation uint64, since clock.Instant, said catalog.OwnReport) {
+		if open = true; now.Sub(since) >= placement.UnservedAfter {
+			all = append(all, placement.Getting{Region: id, Incarnation: incarnation, Since: since, Failed: said.More != nil && said.More.Error != ""})
+		}
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	marked := a.unserved.Look(a.st, all, now)
+	if a.lookAt = never; open {
+		a.lookAt = now.Add(placement.UnservedLook)
+	}
+	if a.work != nil {
+		for _, id := range marked {
+			a.work.Mark(id)
+		}
+	}
+	return a.lookAt
+}
+
 // observed is what a plan is told beside the root.
 type observed struct{ *Raw }
 
@@ -236,14 +271,16 @@ var _ placement.Observed = observed{}
 func (o observed) Takes(id state.MemberID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.core.Standing(id).Takes(o.now)
+	s := o.core.Standing(id)
+	return s.Takes(o.now) && !o.unserved.Unfit(state.Owner{Member: id, Incarnation: s.Incarnation}, o.now)
 }
 
 // Damped implements placement.Observed.
 func (o observed) Damped(id state.MemberID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.core.Standing(id).Damped(o.now)
+	s := o.core.Standing(id)
+	return s.Damped(o.now) || s.Takes(o.now) && o.unserved.Unfit(state.Owner{Member: id, Incarnation: s.Incarnation}, o.now)
 }
 
 // ClearAt implements placement.Observed.
@@ -278,7 +315,7 @@ func (a *Raw) reportOf(region state.RegionID, owner state.Owner) (placement.Repo
 	}
 	p := placement.Report{
 		Incarnation: owner.Incarnation, Epoch: r.Epoch, Phase: r.Phase, Frontier: r.Frontier, SetFrontier: r.FrontierSet,
-		Load: uint64(min(r.Load, maxLoad) * 1000),
+		Load: uint64(min(r.Load, maxLoad) * 1000), Failed: r.More != nil && r.More.Error != "",
 	}
 	if r.More == nil || r.More.TransitionID == "" {
 		return p, true

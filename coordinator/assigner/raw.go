@@ -39,7 +39,11 @@ type Raw struct {
 	core       *liveness.Core
 	now, armed clock.Instant
 	heard      heard
-	speakers   map[state.MemberID]*speaker
+	// unserved is what members get ready for, or fail to, as of when it was looked at last; it
+	// is changed by Look alone. lookAt is when it is looked at next.
+	unserved *placement.Unserved
+	lookAt   clock.Instant
+	speakers map[state.MemberID]*speaker
 
 	// Owned by Look. fed: core has been told of st, which is the state at token at.
 	fed  bool
@@ -101,7 +105,7 @@ func NewRaw(cfg RawConfig) *Raw {
 	}
 	return &Raw{
 		cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime),
-		hooks: newHooks(),
+		hooks: newHooks(), unserved: placement.NewUnserved(), lookAt: never,
 	}
 }
 
@@ -124,6 +128,7 @@ func (a *Raw) Look() (Orders, time.Duration) {
 	now := a.tick()
 	a.holdEra(now)
 	due, open := a.detect(now)
+	due = min(due, a.lookForUnserved(now))
 	orders := Orders{Era: a.era}
 	if a.era != 0 {
 		a.land(now)
@@ -169,6 +174,9 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 	}
 	a.st, a.at = st, at
 	a.past.date(at.Index, now)
+	a.mu.Lock()
+	a.unserved.Follow(changes, now)
+	a.mu.Unlock()
 	a.quarantine(now)
 	if a.work == nil {
 		return

@@ -208,7 +208,7 @@ func (a *Raw) knowsAll() bool {
 
 // enrich tells a plan what it needs to even keyspaces out.
 func (a *Raw) enrich(in *placement.Input, ids []state.KeyspaceID, now clock.Instant) {
-	in.Insight, in.Drained, in.Created, in.Attempts = insight{a}, a.past.drained, a.past.created, a.past.attempts
+	in.Insight, in.Drained, in.Created, in.Attempts, in.Unserved = insight{a}, a.past.drained, a.past.created, a.past.attempts, a.unserved
 	if len(a.loads.keyspaces) > 0 {
 		in.Loads, in.Sums = a.loads.book, a.loads.sums
 	}

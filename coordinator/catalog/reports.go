@@ -151,12 +151,19 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 	}
 	shard.ownBytes += grown
 	shard.own[key] = kept
+	turned = !known || old.phase != kept.phase || old.epoch != kept.epoch
+	switch {
+	case report.Phase != coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING && report.Phase != coordinatorv1.RegionPhase_REGION_PHASE_PREPARING:
+		delete(shard.unserved, key)
+	case turned:
+		shard.unserved[key] = now
+	}
 	if report.Leader || shard.last[r.ID].Member == state.MemberID(m.GetId()) {
 		shard.last[r.ID] = RegionReport{
 			Member: state.MemberID(m.GetId()), Incarnation: m.GetIncarnation(), Leader: report.Leader, Keys: report.Keys, Bytes: report.Bytes, At: now,
 		}
 	}
-	return !known || old.phase != kept.phase || old.epoch != kept.epoch, nil
+	return turned, nil
 }
 
 // concerns reports whether a region is a member's, or is to be next.
@@ -225,6 +232,24 @@ func (s *Soft) Own(id state.RegionID, incarnation uint64) (OwnReport, bool) {
 	return r.report(), ok
 }
 
+// Unserved calls fn for regions of which somebody's last word is that it gets ready for them: to
+// serve them, or to take them over. It says since when, and why not, in the words of the
+// application, if what it tried last has failed.
+func (s *Soft) Unserved(fn func(id state.RegionID, incarnation uint64, since clock.Instant, report OwnReport)) {
+	for i := range softShards {
+		s.regions[i].eachUnserved(fn)
+	}
+}
+
+func (h *regionShard) eachUnserved(fn func(state.RegionID, uint64, clock.Instant, OwnReport)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for key, since := range h.unserved {
+		r := h.own[key]
+		fn(key.region, key.incarnation, since, r.report())
+	}
+}
+
 // Gone drops what an incarnation said of a region.
 func (s *Soft) Gone(id state.RegionID, incarnation uint64) {
 	shard := &s.regions[shardOfRegion(id)]
@@ -247,6 +272,7 @@ func (h *regionShard) dropOwn(key reportKey) {
 	if old, ok := h.own[key]; ok {
 		h.ownBytes -= old.size()
 		delete(h.own, key)
+		delete(h.unserved, key)
 	}
 }
 

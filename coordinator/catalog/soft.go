@@ -49,7 +49,10 @@ type regionShard struct {
 	last     map[state.RegionID]RegionReport
 	own      map[reportKey]keptReport
 	ownBytes int
-	_        [32]byte // a cache line each
+	// unserved is since when who said it says that it gets ready, of regions of which that is the
+	// last word.
+	unserved map[reportKey]clock.Instant
+	_        [24]byte // a cache line each
 }
 
 // StoreReport is a member's last heartbeat.
@@ -92,7 +95,7 @@ func NewSoft(cfg SoftConfig) *Soft {
 	for i := range softShards {
 		s.members[i].last = map[state.MemberID]StoreReport{}
 		s.regions[i].last = map[state.RegionID]RegionReport{}
-		s.regions[i].own = map[reportKey]keptReport{}
+		s.regions[i].own, s.regions[i].unserved = map[reportKey]keptReport{}, map[reportKey]clock.Instant{}
 	}
 	return s
 }

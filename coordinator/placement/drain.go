@@ -24,6 +24,7 @@ func (l Leave) enough() clock.Instant { return l.Said.Add(l.Ends.Sub(l.Said) / 5
 type wave struct {
 	most    int
 	prepare time.Duration
+	reason  rootv1.OperationReason
 }
 
 // drain begins moves away from a draining member, heaviest region first: as many as may
@@ -86,13 +87,13 @@ func (p *planner) leaving(from state.Owner) (regions []*state.Region) {
 func (p *planner) wave(k *settings, id state.MemberID) wave {
 	l, ends := p.Leaves[id]
 	if !ends {
-		return wave{k.inFlight, k.prepareMax}
+		return wave{k.inFlight, k.prepareMax, rootv1.OperationReason_OPERATION_REASON_MEMBER_DRAINING}
 	}
 	left := max(l.enough().Sub(p.Now), 0)
 	prepare := max(min(k.prepareMax, left/2), time.Millisecond)
 	waves := max(int(left/(prepare+releaseTime)), 1)
 	rest := p.State.MemberRegionCount(id) - p.Moves.Gives(id) // what begins in this plan is of the same wave
-	return wave{max(k.inFlight, (rest+waves-1)/waves), prepare}
+	return wave{max(k.inFlight, (rest+waves-1)/waves), prepare, rootv1.OperationReason_OPERATION_REASON_MEMBER_DRAINING}
 }
 
 // releaseTime is how long an owner takes to let go, as far as waves are reckoned.
@@ -108,7 +109,7 @@ func (p *planner) taking(id state.MemberID) int {
 	return p.Moves.Takes(id) + p.Busy.takes(id) + p.takes[id]
 }
 
-// leave begins to take a region off a draining owner. A reason says that no other
+// leave begins to take a region off an owner that drains, or does not serve it. A reason says that no other
 // region of the keyspace can be.
 func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) Why {
 	from, _ = r.Owner(from.Member)
@@ -117,14 +118,17 @@ func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) 
 	}
 	o := Operation{
 		Kind: PlanMove, From: from, PrepareMax: w.prepare, Deadline: k.deadline,
-		Reason: rootv1.OperationReason_OPERATION_REASON_MEMBER_DRAINING,
+		Reason: w.reason,
 	}
 	if k.shared() && slices.ContainsFunc(r.Owners, p.stays) {
 		o.Kind = RemoveOwner
 	} else {
 		to, why := p.target(k, r, -1, true, w.most)
-		if to == nil {
+		switch {
+		case to == nil:
 			return why
+		case w.reason == rootv1.OperationReason_OPERATION_REASON_NOT_SERVED && !p.Observed.Takes(to.id):
+			return NoOther // it would be served there no better
 		}
 		o.To = to.owner()
 		if k.shared() && len(r.Owners) < min(k.maxOwners, state.MaxOwners) {

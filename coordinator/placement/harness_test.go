@@ -50,6 +50,7 @@ type cluster struct {
 	// attempts are those of a coordinator that was there from the beginning.
 	attempts *placement.Attempts
 	now      clock.Instant
+	unserved *placement.Unserved
 
 	// labels of members that join.
 	labels map[string]map[string]string
@@ -64,8 +65,11 @@ type cluster struct {
 	follows func([]state.Change)
 }
 
-func (c *cluster) Takes(id state.MemberID) bool  { return !c.shy[id] }
-func (c *cluster) Damped(id state.MemberID) bool { return c.damped[id] }
+func (c *cluster) Takes(id state.MemberID) bool {
+	return !c.shy[id] && (c.unserved == nil || !c.unserved.Unfit(state.Owner{Member: id, Incarnation: c.st.Member(id).GetIncarnation()}, c.now))
+}
+
+func (c *cluster) Damped(id state.MemberID) bool { return c.damped[id] || !c.shy[id] && !c.Takes(id) }
 
 func (c *cluster) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
 	if f == (liveness.Fence{}) {
@@ -110,6 +114,9 @@ func (c *cluster) propose(events ...*rootv1.Event) state.Result {
 	c.st = next
 	c.work.Follow(c.st, out.Changes, c.now)
 	c.attempts.Follow(c.st, out.Changes, c.now)
+	if c.unserved != nil {
+		c.unserved.Follow(out.Changes, c.now)
+	}
 	if c.follows != nil {
 		c.follows(out.Changes)
 	}
@@ -173,7 +180,7 @@ func (c *cluster) set(id string, st rootv1.MemberState) {
 // plan makes a plan of what is to be looked at now.
 func (c *cluster) plan() placement.Plan {
 	in := c.work.Take(c, c.now)
-	in.Attempts = c.attempts
+	in.Attempts, in.Unserved = c.attempts, c.unserved
 	plan := placement.Make(in)
 	c.work.Planned(&plan)
 	return plan

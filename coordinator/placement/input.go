@@ -25,6 +25,8 @@ type Input struct {
 	// Attempts are since when changes are under way, and which regions rest; nil: it is as
 	// Moves say, and none does.
 	Attempts *Attempts
+	// Unserved are regions that their owners do not serve; nil: there are none.
+	Unserved *Unserved
 	// Busy are regions of which an operation is on its way to the root: nothing else is
 	// planned for them, and they count where that brings them. Nil: there are none.
 	Busy *Sent
@@ -90,6 +92,8 @@ type Report struct {
 	// Last: the incarnation has said since that it serves nothing any more, so that it has
 	// done nothing behind what it reported.
 	Last bool
+	// Failed: what it tried last has failed.
+	Failed bool
 	// Load in thousandths of the member's unit.
 	Load uint64
 }
@@ -257,6 +261,8 @@ const (
 	CoolingDown
 	Joined
 	Recovered
+	// NotServed: its owner gets ready to serve it, for longer than that should take, or fails to.
+	NotServed
 )
 
 // Whys are all reasons there are.
@@ -272,7 +278,7 @@ var whyNames = [...]string{
 	"hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected", "mass_failure_hold",
 	"named_nobody", "named_unfit", "named_full",
 	"held_for_member", "awaits_members", "keys_over_limit", "no_eligible_member",
-	"no_other_member", "cooling_down", "joined", "recovered",
+	"no_other_member", "cooling_down", "joined", "recovered", "not_served",
 }
 
 // String is the reason's name, as it is shown.

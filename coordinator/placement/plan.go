@@ -120,7 +120,7 @@ func (p *planner) look(id state.RegionID) {
 	p.repair(k, r)
 }
 
-// repair finds out whether owners of a region are gone, and may be replaced.
+// repair finds out whether owners of a region are gone, and may be replaced, or do not serve it.
 func (p *planner) repair(k *settings, r *state.Region) {
 	h := homeless{region: r, reason: rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH, load: p.load(r), back: -1}
 	for _, o := range r.Owners {
@@ -144,6 +144,12 @@ func (p *planner) repair(k *settings, r *state.Region) {
 	}
 	if len(h.keep) < len(r.Owners) || len(r.Owners) == 0 {
 		p.homeless[r.Keyspace] = append(p.homeless[r.Keyspace], h)
+		return
+	}
+	for _, o := range h.keep {
+		if p.State.PendingTransition(r.ID) == nil && p.begun[r.ID] == 0 {
+			p.unserved(k, r, o)
+		}
 	}
 }
 

@@ -12,9 +12,11 @@ import (
 )
 
 const (
-	serving  = coordinatorv1.RegionPhase_REGION_PHASE_SERVING
-	ready    = coordinatorv1.RegionPhase_REGION_PHASE_READY
-	released = coordinatorv1.RegionPhase_REGION_PHASE_RELEASED
+	acquiring = coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING
+	preparing = coordinatorv1.RegionPhase_REGION_PHASE_PREPARING
+	serving   = coordinatorv1.RegionPhase_REGION_PHASE_SERVING
+	ready     = coordinatorv1.RegionPhase_REGION_PHASE_READY
+	released  = coordinatorv1.RegionPhase_REGION_PHASE_RELEASED
 )
 
 // passage is a change of a region's owners that is under way.
@@ -102,6 +104,8 @@ func (p *planner) stepMove(x *passage) bool {
 		return p.inherit(x)
 	case p.over(x, x.deadline()):
 		p.cancel(x, "its deadline has passed")
+	case x.t.GetReadyAt() == nil && p.prepared(x) && p.failsToPrepare(x):
+		p.cancel(x, "the next owner fails to prepare it")
 	case x.t.GetReadyAt() == nil && p.prepared(x):
 		p.proceed(x, Operation{Kind: Ready})
 	case x.t.GetReadyAt() == nil:
@@ -184,6 +188,13 @@ func (p *planner) serves(r *state.Region, o state.Owner) bool {
 func (p *planner) prepared(x *passage) bool {
 	_, said := p.told(x, x.to, ready)
 	return said || p.over(x, p.prepareMax(x))
+}
+
+// failsToPrepare reports whether the next owner says that what it tried last has failed: it would
+// not serve what it is given.
+func (p *planner) failsToPrepare(x *passage) bool {
+	last, said := p.told(x, x.to, preparing)
+	return said && last.Failed
 }
 
 // prepareMax is the passage's own, but for a move that was under way when its old owner

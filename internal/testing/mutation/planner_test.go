@@ -124,8 +124,8 @@ var planner = []mutation{
 
 	{
 		30, "a move does not end", "coordinator/placement/steps.go",
-		"	case p.over(x, x.deadline()):\n		p.cancel(x, \"its deadline has passed\")\n	case x.t.GetReadyAt() == nil && p.prepared(x):",
-		"	case x.t.GetReadyAt() == nil && p.prepared(x):",
+		"	case p.over(x, x.deadline()):\n		p.cancel(x, \"its deadline has passed\")\n	case x.t.GetReadyAt() == nil && p.prepared(x) &&",
+		"	case x.t.GetReadyAt() == nil && p.prepared(x) &&",
 		[]string{plans},
 	},
 	{
@@ -312,6 +312,31 @@ var planner = []mutation{
 		[]string{weighs},
 	},
 
+	{
+		33, "who cannot acquire is given more", "coordinator/assigner/heard.go",
+		"return s.Takes(o.now) && !o.unserved.Unfit(state.Owner{Member: id, Incarnation: s.Incarnation}, o.now)", "return s.Takes(o.now)",
+		[]string{"./nokvtest"},
+	},
+	{
+		33, "who cannot acquire keeps what it has", "coordinator/placement/unserved.go",
+		"case !said.Failed ||", "case true || !said.Failed ||",
+		[]string{plans},
+	},
+	{
+		33, "who lost what it could not acquire does not rest", "coordinator/placement/unserved.go",
+		"	x.rests[o.Member] = u\n", "",
+		[]string{plans},
+	},
+	{
+		33, "a region that nobody can acquire goes round", "coordinator/placement/unserved.go",
+		" || p.Unserved.failsElsewhere(r.ID, o.Member):", ":",
+		[]string{plans},
+	},
+	{
+		33, "who fails to prepare is given it", "coordinator/placement/steps.go",
+		"return said && last.Failed", "return said && last.Failed && false",
+		[]string{plans},
+	},
 	{
 		33, "no region is suspected", "coordinator/placement/poison.go",
 		"s.soon >= poisonDeaths &&", "s.soon >= 3*poisonDeaths &&",

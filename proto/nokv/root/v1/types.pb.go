@@ -1007,6 +1007,8 @@ const (
 	OperationReason_OPERATION_REASON_HOT OperationReason = 12
 	// The region and its neighbour are cold.
 	OperationReason_OPERATION_REASON_COLD OperationReason = 13
+	// The owner fails to acquire the region.
+	OperationReason_OPERATION_REASON_NOT_SERVED OperationReason = 14
 )
 
 // Enum value maps for OperationReason.
@@ -1026,6 +1028,7 @@ var (
 		11: "OPERATION_REASON_IDLE",
 		12: "OPERATION_REASON_HOT",
 		13: "OPERATION_REASON_COLD",
+		14: "OPERATION_REASON_NOT_SERVED",
 	}
 	OperationReason_value = map[string]int32{
 		"OPERATION_REASON_UNSPECIFIED":     0,
@@ -1042,6 +1045,7 @@ var (
 		"OPERATION_REASON_IDLE":            11,
 		"OPERATION_REASON_HOT":             12,
 		"OPERATION_REASON_COLD":            13,
+		"OPERATION_REASON_NOT_SERVED":      14,
 	}
 )
 
@@ -6074,7 +6078,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x1bTRANSITION_KIND_REMOVE_PEER\x10\x02\x12\x19\n" +
 	"\x15TRANSITION_KIND_SPLIT\x10\x03\x12\x19\n" +
 	"\x15TRANSITION_KIND_MERGE\x10\x04\x12\x18\n" +
-	"\x14TRANSITION_KIND_MOVE\x10\x05*\xc1\x03\n" +
+	"\x14TRANSITION_KIND_MOVE\x10\x05*\xe2\x03\n" +
 	"\x0fOperationReason\x12 \n" +
 	"\x1cOPERATION_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19OPERATION_REASON_OPERATOR\x10\x01\x12 \n" +
@@ -6090,7 +6094,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x12\x19\n" +
 	"\x15OPERATION_REASON_IDLE\x10\v\x12\x18\n" +
 	"\x14OPERATION_REASON_HOT\x10\f\x12\x19\n" +
-	"\x15OPERATION_REASON_COLD\x10\r*\x93\x02\n" +
+	"\x15OPERATION_REASON_COLD\x10\r\x12\x1f\n" +
+	"\x1bOPERATION_REASON_NOT_SERVED\x10\x0e*\x93\x02\n" +
 	"\x10TransitionStatus\x12!\n" +
 	"\x1dTRANSITION_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16TRANSITION_STATUS_OPEN\x10\x01\x12\x1d\n" +
