@@ -28,7 +28,7 @@ const (
 )
 
 var games = &coordinatorv1.KeyspaceTerms{
-	KeyspaceId: 1, Name: "games", Fence: rootv1.Fence_FENCE_ERA, HoldRequestsMillis: 2000,
+	KeyspaceId: 1, Name: "games", Fence: rootv1.Fence_FENCE_EPOCH, HoldRequestsMillis: 2000,
 	Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}},
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 var tables = &coordinatorv1.KeyspaceTerms{
-	KeyspaceId: 1, Name: "tables", Fence: rootv1.Fence_FENCE_ERA, HoldRequestsMillis: 2000,
+	KeyspaceId: 1, Name: "tables", Fence: rootv1.Fence_FENCE_EPOCH, HoldRequestsMillis: 2000,
 	Layout: &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}},
 }
 

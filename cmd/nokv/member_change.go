@@ -49,7 +49,7 @@ func memberFail() *command {
 	return &command{
 		name: "fail", args: "ID [flags]", summary: "say that a process of a member is dead",
 		long: `
-Its regions go to others: at once where the fence is an era, behind the ttl otherwise, unless
+Its regions go to others: at once where the fence is the epoch, behind the ttl otherwise, unless
 --process-ended says that the process is certainly no more. One that is alive after all stops,
 and registers anew.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {

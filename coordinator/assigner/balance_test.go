@@ -36,7 +36,7 @@ func gather(t *testing.T, settings *rootv1.KeyspaceSettings, members int, test f
 // nothing else does, also long after.
 func TestA40R11JoinerGetsItsPart(t *testing.T) {
 	settings, _ := state.Preset("partitions")
-	settings.Ownership = &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}
+	settings.Ownership = &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH}
 	gather(t, settings, 3, func(t *testing.T, c *crowd) {
 		c.run(2 * time.Minute)
 		if n := len(c.planned()); n != 0 {

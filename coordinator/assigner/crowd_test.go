@@ -30,7 +30,7 @@ func newCrowd(w *world) *crowd {
 	}
 }
 
-// evened is a keyspace of slots with an era fence, evened out as said.
+// evened is a keyspace of slots with an epoch fence, evened out as said.
 func evened(slots uint32, r *rootv1.Rebalance) *rootv1.KeyspaceSettings {
 	s := state.DefaultSettings()
 	s.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: slots}}}

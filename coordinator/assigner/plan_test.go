@@ -72,7 +72,7 @@ func wantReason(t *testing.T, what string, err error, want rootv1.Reason) {
 // and goes on by itself. The round is remembered.
 func TestC47C48PlanIsAppliedAsShown(t *testing.T) {
 	settings := evened(32, nil)
-	settings.Ownership = &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}
+	settings.Ownership = &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH}
 	gather(t, settings, 3, func(t *testing.T, c *crowd) {
 		c.come("m4")
 		c.run(2 * time.Minute)

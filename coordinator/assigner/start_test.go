@@ -11,7 +11,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// kept is a keyspace of slots with an era fence whose regions wait for 30 s for the next
+// kept is a keyspace of slots with an epoch fence whose regions wait for 30 s for the next
 // process of their owner.
 func kept(slots uint32) *rootv1.KeyspaceSettings {
 	s := evened(slots, &rootv1.Rebalance{MeanPermille: 1200, IntervalMillis: 10_000})

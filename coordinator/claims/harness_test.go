@@ -72,7 +72,7 @@ func newWorld(t testing.TB, members int, change func(*rootv1.KeyspaceSettings)) 
 	w.hold("c1", life)
 	s := &rootv1.KeyspaceSettings{
 		Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}, Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
-		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}, Policy: &rootv1.Policy{OnMiss: rootv1.OnMiss_ON_MISS_CLAIM, Strategy: rootv1.Strategy_STRATEGY_BALANCED},
+		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH}, Policy: &rootv1.Policy{OnMiss: rootv1.OnMiss_ON_MISS_CLAIM, Strategy: rootv1.Strategy_STRATEGY_BALANCED},
 	}
 	if change != nil {
 		change(s)

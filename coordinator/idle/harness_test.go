@@ -78,7 +78,7 @@ func newWorld(t testing.TB, members int) *world {
 	w.hold("c1", life)
 	w.ks = state.KeyspaceID(w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "games", Settings: &rootv1.KeyspaceSettings{
 		Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}, Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
-		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}, Policy: &rootv1.Policy{OnMiss: rootv1.OnMiss_ON_MISS_CLAIM},
+		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH}, Policy: &rootv1.Policy{OnMiss: rootv1.OnMiss_ON_MISS_CLAIM},
 		Cadence: &rootv1.Cadence{IdleEvictMillis: uint64(idleAfter.Milliseconds()), IdleScanMillis: uint64(scan.Milliseconds())},
 	}}}}).GetEvents()[0].GetKeyspace().GetId())
 	for i := range members {
@@ -292,7 +292,7 @@ func (m *process) turn() {
 	a := &coordinatorv1.MemberAnswer{Sequence: m.sequence, Era: st.Tenure().GetEra(), Commands: m.commands, Set: m.set.Next(m.stream)}
 	a.Terms = &coordinatorv1.MemberTerms{IntervalMillis: 100, Keyspaces: []*coordinatorv1.KeyspaceTerms{{
 		KeyspaceId: uint32(m.w.ks), Name: "games", Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}},
-		Fence: rootv1.Fence_FENCE_ERA, HoldRequestsMillis: 2000, IdleEvictMillis: uint64(idleAfter.Milliseconds()),
+		Fence: rootv1.Fence_FENCE_EPOCH, HoldRequestsMillis: 2000, IdleEvictMillis: uint64(idleAfter.Milliseconds()),
 	}}}
 	m.commands = nil
 	if err := m.core.Answer(0, a, now); err != nil {

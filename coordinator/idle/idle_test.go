@@ -269,7 +269,7 @@ func TestC38OneOwnersWordIsNotThatOfAll(t *testing.T) {
 	within(t, 2, func(t *testing.T, w *world) {
 		ks := w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "shared", Settings: &rootv1.KeyspaceSettings{
 			Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}, Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
-			Ownership: &rootv1.Ownership{MaxOwners: 2, Fence: rootv1.Fence_FENCE_ERA},
+			Ownership: &rootv1.Ownership{MaxOwners: 2, Fence: rootv1.Fence_FENCE_EPOCH},
 		}}}}).GetEvents()[0].GetKeyspace().GetId()
 		r := w.must(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
 			KeyspaceId: ks, StartKey: []byte("a"), Owners: []*rootv1.Owner{{MemberId: "m0"}, {MemberId: "m1"}},

@@ -12,7 +12,7 @@ import (
 // shortened are what a keyspace with a fence of 20 s is made.
 var shortened = map[string]*rootv1.Ownership{
 	"shorter": {MaxOwners: 1, Fence: rootv1.Fence_FENCE_TTL, TtlMillis: 1000},
-	"era":     {MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
+	"epoch":   {MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH},
 }
 
 // shorten has the root say so, and returns the fence.

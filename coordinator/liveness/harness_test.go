@@ -58,7 +58,7 @@ func newWard(t testing.TB) *ward {
 	preset, _ := state.Preset("games")
 	w.keyspace(games, "games", preset)
 	w.keyspace(slow, "slow", &rootv1.KeyspaceSettings{
-		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
+		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH},
 		Liveness: &rootv1.Liveness{IntervalMillis: 1000, SuspectAfterMillis: 3000, DeadAfterMillis: 10_000, ClosedStream: rootv1.ClosedStream_CLOSED_STREAM_SUSPECT, Probe: true},
 	})
 	w.keyspace(fenced, "fenced", &rootv1.KeyspaceSettings{

@@ -56,7 +56,7 @@ func TestRule5TheLastAnswerCounts(t *testing.T) {
 	w.verdict("m1", at, ttl+ttl/100, ttl+ttl/100+50*ms)
 }
 
-// A fence that is an era waits for nothing.
+// A fence that is the epoch waits for nothing.
 func TestRule5EraFenceIsClearAtOnce(t *testing.T) {
 	w := fencedWard(t)
 	w.root("m1", 1, failed, "fenced")
@@ -126,7 +126,7 @@ func TestSilenceOfAStrangerCountsFromTheEra(t *testing.T) {
 func TestHandoversStartNoClockAnew(t *testing.T) {
 	w := newWard(t)
 	w.keyspace(slow, "slow", &rootv1.KeyspaceSettings{
-		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
+		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH},
 		Liveness: &rootv1.Liveness{IntervalMillis: 1000, SuspectAfterMillis: 3000, DeadAfterMillis: 30_000},
 	})
 	w.join("m1", 1, "slow")

@@ -46,7 +46,7 @@ const (
 )
 
 // FenceTTL is how long an owner of the keyspace's regions may act without being
-// confirmed: 0 where the fence is an era, and where regions are shared or reported.
+// confirmed: 0 where the fence is the epoch, and where regions are shared or reported.
 func FenceTTL(s *rootv1.KeyspaceSettings) time.Duration {
 	o := s.GetOwnership()
 	if s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED || o.GetMaxOwners() > 1 || o.GetFence() != rootv1.Fence_FENCE_TTL {

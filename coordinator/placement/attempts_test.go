@@ -11,7 +11,7 @@ import (
 // behind each deadline as long as that, then twice as long, up to an hour. What drains beside
 // it does not wait for it, and a new epoch begins anew.
 func TestMovesThatAreGivenUpAreTriedAgainLaterAndLater(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.tell(id, "m2", ready)
 	c.one(c.round(), placement.Ready)
 	pause := time.Minute
@@ -42,7 +42,7 @@ func TestMovesThatAreGivenUpAreTriedAgainLaterAndLater(t *testing.T) {
 
 // What was given up because of who would have taken it goes to another one at once.
 func TestWhoCannotTakeARegionHasItRestFromNothing(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.join("m3")
 	c.settle()
 	c.set("m2", failed)
@@ -55,7 +55,7 @@ func TestWhoCannotTakeARegionHasItRestFromNothing(t *testing.T) {
 // Rule 8: the time that a change has counts from when it was planned, as this coordinator saw
 // it, whoever holds the Tenure: a new holder gives up what its predecessor would have, then.
 func TestRule8ANewHolderDoesNotCountADeadlineAnew(t *testing.T) {
-	c, _ := moving(t, eraFence())
+	c, _ := moving(t, epochFence())
 	for range 5 { // holders that end before the deadline
 		c.now = c.now.Add(11 * time.Second)
 		c.work = placement.NewWork(c.st, c.now)
@@ -68,7 +68,7 @@ func TestRule8ANewHolderDoesNotCountADeadlineAnew(t *testing.T) {
 // Who does not know what happened in between knows since when what is still under way is, and
 // that what is so no more was given up; of who has just begun nothing rests.
 func TestAttemptsOverAJump(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	behind := placement.NewAttempts(c.st, c.now)
 	c.now = c.now.Add(time.Minute)
 	behind.Jump(c.st, c.now)

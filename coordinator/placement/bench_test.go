@@ -34,7 +34,7 @@ func evenOut(b *testing.B, members int) {
 		keyspaces = 64 // slots are few thousands
 	}
 	for i := range keyspaces {
-		in.Rebalance = append(in.Rebalance, c.keyspace(fmt.Sprintf("ks%d", i), slots(uint32(100*members/keyspaces)), eraFence()))
+		in.Rebalance = append(in.Rebalance, c.keyspace(fmt.Sprintf("ks%d", i), slots(uint32(100*members/keyspaces)), epochFence()))
 		in.Policies[in.Rebalance[i]] = even
 		c.settle()
 	}

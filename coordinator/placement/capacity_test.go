@@ -16,7 +16,7 @@ func TestA21MembersOfAnyCapacityGetRegions(t *testing.T) {
 			Id: id, Address: id + ":1", StartNonce: 9, Capacity: capacity,
 		}}}})
 	}
-	c.keyspace("ks", slots(128), eraFence())
+	c.keyspace("ks", slots(128), epochFence())
 	c.settle()
 	c.wantCounts([]int{1, 1, 126}, "m1", "m2", "m3")
 }

@@ -147,8 +147,8 @@ func points() *rootv1.Layout {
 	return &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}
 }
 
-func eraFence() *rootv1.KeyspaceSettings {
-	return &rootv1.KeyspaceSettings{Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}}
+func epochFence() *rootv1.KeyspaceSettings {
+	return &rootv1.KeyspaceSettings{Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH}}
 }
 
 func ttlFence() *rootv1.KeyspaceSettings {

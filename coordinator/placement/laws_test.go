@@ -81,13 +81,13 @@ const (
 // lawful makes keyspaces of each kind, of which members m1 to m4 take some.
 func (c *cluster) lawful() {
 	c.labels = map[string]map[string]string{"m1": {"tier": ruled}, "m2": {"tier": "y"}, "m3": {"tier": ruled}, "m5": {"tier": ruled}}
-	d := eraFence()
+	d := epochFence()
 	d.Policy = &rootv1.Policy{LabelRules: []*rootv1.LabelRule{{Labels: map[string]string{"tier": ruled}}}}
 	d.Limits = &rootv1.Limits{MaxRegionsPerMember: perMember}
 	for _, k := range []struct {
 		name string
 		s    *rootv1.KeyspaceSettings
-	}{{"a", eraFence()}, {"b", ttlFence()}, {"c", sharedBy(3)}, {"d", d}} {
+	}{{"a", epochFence()}, {"b", ttlFence()}, {"c", sharedBy(3)}, {"d", d}} {
 		k.s.Moves = &rootv1.Moves{InFlight: atOnce}
 		if k.s.Policy == nil {
 			k.s.Policy = &rootv1.Policy{}
@@ -300,7 +300,7 @@ func BenchmarkFailure(b *testing.B) {
 		c.join(fmt.Sprintf("m%03d", i))
 	}
 	for i := range 10 {
-		c.keyspace(fmt.Sprintf("ks%d", i), slots(10_000), eraFence())
+		c.keyspace(fmt.Sprintf("ks%d", i), slots(10_000), epochFence())
 	}
 	c.settle()
 	if n := c.st.MemberRegionCount("m500"); n != 100 {
@@ -325,7 +325,7 @@ func BenchmarkFailure(b *testing.B) {
 func TestLimitHoldsForRepairAndRoundsTogether(t *testing.T) {
 	c := newCluster(t)
 	c.labels = map[string]map[string]string{"m1": {"tier": "x"}}
-	s := eraFence()
+	s := epochFence()
 	s.Limits = &rootv1.Limits{MaxRegionsPerMember: 3}
 	c.join("m2")
 	c.join("m3")

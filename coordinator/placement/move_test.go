@@ -61,7 +61,7 @@ func TestRule8Move(t *testing.T) {
 
 // The next owner is not ready: it is taken as it is.
 func TestRule8PrepareMax(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.refusal(c.plan(), placement.NotReady)
 	c.now = c.work.Due(c.now) - 1
 	if plan := c.plan(); len(plan.Operations) != 0 {
@@ -78,7 +78,7 @@ func TestRule8PrepareMax(t *testing.T) {
 
 // Without an exact frontier nothing was released.
 func TestRule8ReleaseNeedsAFrontier(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.tell(id, "m2", ready)
 	c.round()
 	c.tell(id, "m1", released)
@@ -94,7 +94,7 @@ func TestRule8OnlyWhatIsSaidOfThisMoveCounts(t *testing.T) {
 		"phase":       func(r *placement.Report) { r.Phase = serving },
 	}
 	for name, change := range wrong {
-		c, id := moving(t, eraFence())
+		c, id := moving(t, epochFence())
 		c.tell(id, "m2", ready, change)
 		c.tell(id, "m1", released, frontier("x"), change)
 		if plan := c.plan(); len(plan.Operations) != 0 {
@@ -104,7 +104,7 @@ func TestRule8OnlyWhatIsSaidOfThisMoveCounts(t *testing.T) {
 }
 
 func TestRule8Deadline(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.tell(id, "m2", ready)
 	c.round()
 	c.refusal(c.plan(), placement.NotReleased)
@@ -121,7 +121,7 @@ func TestRule8Deadline(t *testing.T) {
 // time that is left, and a fifth is spared: also if the planner jumps meanwhile. What another
 // incarnation says, or would have it take longer, does not count.
 func TestRule8AMoveUnderWayWhenItsOwnerLeaves(t *testing.T) {
-	c, _ := moving(t, eraFence())
+	c, _ := moving(t, epochFence())
 	c.refusal(c.plan(), placement.NotReady)
 	c.now = c.now.Add(time.Second)
 	m1 := c.st.Member("m1").GetIncarnation()
@@ -171,7 +171,7 @@ func TestRule8AGoodbyeThatWasNone(t *testing.T) {
 
 // Released in time and heard of late is done all the same.
 func TestRule8ReleasedAtTheDeadline(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.tell(id, "m1", released, frontier("x"))
 	c.now = c.now.Add(time.Hour)
 	c.one(c.round(), placement.Complete)
@@ -219,7 +219,7 @@ func TestRule8NextOwnerDies(t *testing.T) {
 		"registers again": func(c *cluster) { c.join("m2") },
 		"drains":          func(c *cluster) { c.set("m2", draining) },
 	} {
-		c, id := moving(t, eraFence())
+		c, id := moving(t, epochFence())
 		c.tell(id, "m2", ready)
 		c.round()
 		c.tell(id, "m1", released, frontier("x"))
@@ -238,7 +238,7 @@ func TestRule8NextOwnerDies(t *testing.T) {
 // A move that was given up and planned again has the same id. What was said of the first
 // does not count: the old owner may have gone on since.
 func TestRule8WhatWasSaidOfAnEarlierMoveDoesNotCount(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.tell(id, "m2", ready)
 	c.round()
 	c.tell(id, "m1", released, frontier("too old"))
@@ -269,7 +269,7 @@ func TestRule8WhatWasSaidOfAnEarlierMoveDoesNotCount(t *testing.T) {
 // While an operation is on its way nothing else is planned for its region, whatever
 // happens: it may still apply.
 func TestNothingIsPlannedBesideAnOperationOnItsWay(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.tell(id, "m1", released, frontier("x"))
 	o := c.one(c.plan(), placement.Complete) // sent, and no answer came
 	c.apply(&rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: o.Transition}}})
@@ -289,7 +289,7 @@ func TestNothingIsPlannedBesideAnOperationOnItsWay(t *testing.T) {
 
 // Both die: whoever is left gets it.
 func TestRule8BothDie(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.join("m3")
 	c.set("m2", failed)
 	c.set("m1", failed)
@@ -301,7 +301,7 @@ func TestRule8BothDie(t *testing.T) {
 
 // The next owner cannot be reached, and the old one died: somebody else takes it.
 func TestRule8OldOwnerDiesNextOneIsSuspected(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.join("m3")
 	c.shy["m2"] = true
 	c.set("m1", failed)
@@ -313,7 +313,7 @@ func TestRule8OldOwnerDiesNextOneIsSuspected(t *testing.T) {
 
 // An operator gave it up.
 func TestRule8Cancelled(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.settle()
 	c.apply(&rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{
 		TransitionId: c.st.PendingTransition(id).GetId(), Reason: "changed my mind",
@@ -327,7 +327,7 @@ func TestRule8Cancelled(t *testing.T) {
 // Another holder goes on where the one before left off; to one that has just started, a move
 // that is under way has just begun.
 func TestRule8AnotherHolderGoesOn(t *testing.T) {
-	c, id := moving(t, eraFence())
+	c, id := moving(t, epochFence())
 	c.tell(id, "m2", ready)
 	c.round()
 	c.now = c.now.Add(time.Hour)
@@ -388,7 +388,7 @@ func TestRule8SharedAndFull(t *testing.T) {
 func TestC34A30DrainInWaves(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
-	s := eraFence()
+	s := epochFence()
 	s.Moves = nil
 	ks := c.keyspace("ks", slots(100), s)
 	c.settle()
@@ -431,7 +431,7 @@ func TestC34A30DrainInWaves(t *testing.T) {
 func TestDrainWithoutTargets(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
-	c.keyspace("ks", slots(100), eraFence())
+	c.keyspace("ks", slots(100), epochFence())
 	c.settle()
 	c.set("m1", draining)
 	if f := c.refusal(c.plan(), placement.NoEligibleMember); f.Member != "m1" {
@@ -454,7 +454,7 @@ func TestMovesInFlightToOneMember(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	c.join("m2")
-	c.keyspace("ks", slots(100), eraFence())
+	c.keyspace("ks", slots(100), epochFence())
 	c.settle()
 	c.set("m1", draining)
 	c.set("m2", draining)

@@ -327,7 +327,7 @@ func TestC06PoisonIsFoundAmongRandomKills(t *testing.T) {
 func TestC24OperationsComeHottestFirst(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
-	keyspaces := []state.KeyspaceID{c.keyspace("one", slots(4), eraFence()), c.keyspace("two", slots(4), eraFence())}
+	keyspaces := []state.KeyspaceID{c.keyspace("one", slots(4), epochFence()), c.keyspace("two", slots(4), epochFence())}
 	c.settle()
 	c.join("m2")
 	for n, ks := range keyspaces {

@@ -18,7 +18,7 @@ func TestP38FirstTouchOfSlots(t *testing.T) {
 	for _, id := range ids {
 		c.join(id)
 	}
-	c.keyspace("ks", slots(128), eraFence())
+	c.keyspace("ks", slots(128), epochFence())
 	plan := c.round()
 	c.wantCounts([]int{32, 32, 32, 32}, ids...)
 	if n := len(placement.Grants(plan.Operations)); n != 1 {
@@ -37,7 +37,7 @@ func TestP38FirstTouchOfSlots(t *testing.T) {
 // take it, it is said so.
 func TestP38PointsWithoutOwnersGetOne(t *testing.T) {
 	c := newCluster(t)
-	ks := c.keyspace("ks", points(), eraFence())
+	ks := c.keyspace("ks", points(), epochFence())
 	c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
 		KeyspaceId: uint32(ks), StartKey: []byte("a"), EndKey: []byte("a\x00"),
 	}}}})
@@ -57,7 +57,7 @@ func TestA22A44R09Rule7RegionsOfTheFailedFollow(t *testing.T) {
 	for _, id := range ids {
 		c.join(id)
 	}
-	ks := c.keyspace("ks", slots(1024), eraFence())
+	ks := c.keyspace("ks", slots(1024), epochFence())
 	c.settle()
 	before := c.st
 	c.set("m4", failed)
@@ -84,7 +84,7 @@ func TestA22A44R09Rule7RegionsOfTheFailedFollow(t *testing.T) {
 func TestC24Rule7HottestFirst(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
-	ks := c.keyspace("ks", slots(64), eraFence())
+	ks := c.keyspace("ks", slots(64), epochFence())
 	c.settle()
 	c.st.RegionsFrom(ks, "", func(r *state.Region) bool {
 		if r.ID%3 != 0 { // of the others nothing is known
@@ -198,7 +198,7 @@ func TestRule6ProofEndsTheWait(t *testing.T) {
 func TestRegionsOfAnOldIncarnationAreOrphans(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
-	ks := c.keyspace("ks", slots(2), eraFence())
+	ks := c.keyspace("ks", slots(2), epochFence())
 	c.settle()
 	next := c.join("m1")
 	plan := c.round()
@@ -215,7 +215,7 @@ func TestA26OrphansWaitForAMember(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	c.shy["m1"] = true // suspected, say
-	c.keyspace("ks", slots(3), eraFence())
+	c.keyspace("ks", slots(3), epochFence())
 	plan := c.round()
 	if len(plan.Operations) != 0 || len(plan.Refusals) != 3 || plan.Refusals[0].Why.String() != "no_active_members" || c.work.Waiting() != 3 {
 		t.Fatalf("the plan is %+v, %d wait", plan, c.work.Waiting())
@@ -238,7 +238,7 @@ func TestDampedMembersAreBetterThanNobody(t *testing.T) {
 	c.join("m1")
 	c.join("m2")
 	c.shy["m1"], c.damped = true, map[state.MemberID]bool{"m1": true}
-	c.keyspace("ks", slots(4), eraFence())
+	c.keyspace("ks", slots(4), epochFence())
 	c.settle()
 	if n := c.st.MemberRegionCount("m2"); n != 4 {
 		t.Errorf("m2, which takes what there is, has %d of 4", n)
@@ -248,7 +248,7 @@ func TestDampedMembersAreBetterThanNobody(t *testing.T) {
 	c.join("m1")
 	c.join("m2")
 	c.shy["m1"], c.shy["m2"], c.damped = true, true, map[state.MemberID]bool{"m1": true}
-	c.keyspace("ks", slots(4), eraFence())
+	c.keyspace("ks", slots(4), epochFence())
 	c.settle()
 	if n := c.st.MemberRegionCount("m1"); n != 4 {
 		t.Errorf("m1, which failed too often, has %d of 4, and nobody else is there", n)
@@ -264,7 +264,7 @@ func TestA30OnlyEligibleMembersGetRegions(t *testing.T) {
 	c.shy["m2"] = true
 	c.set("m3", draining)
 	c.set("m4", failed)
-	c.keyspace("ks", slots(8), eraFence())
+	c.keyspace("ks", slots(8), epochFence())
 	c.settle()
 	c.wantCounts([]int{0, 0, 0, 8}, "m1", "m2", "m3", "m4")
 }
@@ -272,7 +272,7 @@ func TestA30OnlyEligibleMembersGetRegions(t *testing.T) {
 // A member that names keyspaces takes regions of those.
 func TestMembersTakeRegionsOfTheirKeyspaces(t *testing.T) {
 	c := newCluster(t)
-	a, b := c.keyspace("a", slots(6), eraFence()), c.keyspace("b", slots(6), eraFence())
+	a, b := c.keyspace("a", slots(6), epochFence()), c.keyspace("b", slots(6), epochFence())
 	c.join("m1", "a")
 	c.join("m2", "b", "x")
 	c.join("m3")
@@ -288,7 +288,7 @@ func TestMembersTakeRegionsOfTheirKeyspaces(t *testing.T) {
 func TestRule7HottestGetTheRoom(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
-	s := eraFence()
+	s := epochFence()
 	s.Limits = &rootv1.Limits{MaxRegionsPerMember: 3}
 	ks := c.keyspace("ks", slots(3), s)
 	c.settle()
@@ -311,7 +311,7 @@ func TestRule7HottestGetTheRoom(t *testing.T) {
 func TestLimitOfRegionsPerMember(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
-	s := eraFence()
+	s := epochFence()
 	s.Limits = &rootv1.Limits{MaxRegionsPerMember: 3}
 	c.keyspace("ks", slots(5), s)
 	plan := c.round()
@@ -353,7 +353,7 @@ func TestGrantsFitEntries(t *testing.T) {
 	for i := range 10 {
 		c.join(fmt.Sprintf("member-with-a-rather-long-name-%02d", i))
 	}
-	c.keyspace("ks", slots(10_000), eraFence())
+	c.keyspace("ks", slots(10_000), epochFence())
 	plan := c.round()
 	if n := len(placement.Grants(plan.Operations)); n > 20 || len(plan.Operations) != 10_000 {
 		t.Fatalf("%d operations in %d entries", len(plan.Operations), n)
@@ -365,7 +365,7 @@ func TestP40Rule1AStalePlanIsRefused(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	c.join("m2")
-	ks := c.keyspace("ks", slots(1), eraFence())
+	ks := c.keyspace("ks", slots(1), epochFence())
 	plan := c.plan()
 	r, other := c.first(ks), "m2"
 	if plan.Operations[0].Owners[0].Member == "m2" {
@@ -400,7 +400,7 @@ func TestRule7AGoodbyeIsARelease(t *testing.T) {
 		for _, then := range []string{"another takes it", "it comes back", "a move was under way"} {
 			c := newCluster(t)
 			c.join("m1")
-			ks := c.keyspace("ks", slots(1), eraFence())
+			ks := c.keyspace("ks", slots(1), epochFence())
 			c.settle()
 			id := c.first(ks).ID
 			c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{{

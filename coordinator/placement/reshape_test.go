@@ -93,7 +93,7 @@ func TestRule8SplitKeepsTheOwner(t *testing.T) {
 
 // Of two neighbours the left one's owner says the frontier of both.
 func TestRule8MergeKeepsTheOwner(t *testing.T) {
-	c, _, left := ranged(t, eraFence())
+	c, _, left := ranged(t, epochFence())
 	right := c.split(left, "m")
 	c.tell(left, "m1", released, frontier("f"))
 	c.round()
@@ -113,7 +113,7 @@ func TestRule8MergeKeepsTheOwner(t *testing.T) {
 
 // Past its deadline a split is given up, and the owner keeps the whole.
 func TestRule8SplitHasADeadline(t *testing.T) {
-	c, _, id := ranged(t, eraFence())
+	c, _, id := ranged(t, epochFence())
 	c.split(id, "m")
 	epoch := c.st.Region(id).Epoch
 	c.plan()
@@ -129,7 +129,7 @@ func TestRule8SplitHasADeadline(t *testing.T) {
 func TestRule8ReshapedOwnerDies(t *testing.T) {
 	for name, merge := range map[string]bool{"split": false, "merge": true} {
 		t.Run(name, func(t *testing.T) {
-			c, _, id := ranged(t, eraFence())
+			c, _, id := ranged(t, epochFence())
 			ids := []state.RegionID{id}
 			right := c.split(id, "m")
 			if merge {

@@ -45,7 +45,7 @@ func newScene(t *testing.T, regions uint32, p balance.Policy, members ...string)
 	for _, id := range members {
 		s.join(id)
 	}
-	settings := eraFence()
+	settings := epochFence()
 	settings.Policy = &rootv1.Policy{Rebalance: &rootv1.Rebalance{MeanPermille: 1200}}
 	s.keyspace = s.cluster.keyspace("ks", slots(regions), settings)
 	s.settle()

@@ -14,7 +14,7 @@ import (
 func TestGrantsOnTheirWayCountForTheLimit(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
-	s := eraFence()
+	s := epochFence()
 	s.Limits = &rootv1.Limits{MaxRegionsPerMember: 4}
 	c.keyspace("ks", slots(8), s)
 	first := c.plan()
@@ -49,7 +49,7 @@ func TestGrantsOnTheirWayCountForTheColdest(t *testing.T) {
 		for _, id := range []string{"m1", "m2", "m3", "m4"} {
 			c.join(id)
 		}
-		s := eraFence()
+		s := epochFence()
 		if byLoad {
 			s.Policy = &rootv1.Policy{Rebalance: &rootv1.Rebalance{By: rootv1.BalanceBy_BALANCE_BY_LOAD, MeanPermille: 1200}}
 		}
@@ -90,7 +90,7 @@ func TestNewcomerGetsItsPartOnce(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	c.join("m2")
-	s := eraFence()
+	s := epochFence()
 	s.Policy = &rootv1.Policy{Rebalance: &rootv1.Rebalance{MeanPermille: 1200, InFlight: 100}}
 	ks := c.keyspace("ks", slots(60), s)
 	c.settle()

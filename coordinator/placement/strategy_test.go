@@ -29,7 +29,7 @@ func (c *cluster) point(ks state.KeyspaceID, key string) state.RegionID {
 }
 
 func strategy(s rootv1.Strategy) *rootv1.KeyspaceSettings {
-	settings := eraFence()
+	settings := epochFence()
 	settings.Policy = &rootv1.Policy{Strategy: s, RingVnodes: 150}
 	return settings
 }
@@ -74,7 +74,7 @@ func TestA34StrategiesGiveOutSlots(t *testing.T) {
 func TestP55LabelRulesHoldForNewRegions(t *testing.T) {
 	c := newCluster(t)
 	c.join("old")
-	s := eraFence()
+	s := epochFence()
 	s.Policy = &rootv1.Policy{LabelRules: []*rootv1.LabelRule{
 		{KeyPrefix: []byte("big-"), Labels: map[string]string{"dedicated": "yes"}},
 		{KeyPrefix: []byte("big-a"), Labels: map[string]string{"dedicated": "a"}},
@@ -106,7 +106,7 @@ func TestCapacitiesCount(t *testing.T) {
 	c := newCluster(t)
 	c.labelled("m1", 1, nil)
 	c.labelled("m2", 3, nil)
-	c.keyspace("ks", slots(64), eraFence())
+	c.keyspace("ks", slots(64), epochFence())
 	c.settle()
 	if got := c.counts("m1", "m2"); got[0] != 16 || got[1] != 48 {
 		t.Errorf("they have %v", got)
@@ -121,7 +121,7 @@ func TestP61WhatIsBroughtOnlyProposes(t *testing.T) {
 		c.join(id)
 	}
 	c.set("m3", failed)
-	ks := c.keyspace("ks", slots(10), eraFence())
+	ks := c.keyspace("ks", slots(10), epochFence())
 	fixed := propose.Fixed{}
 	var ids []state.RegionID
 	c.st.RegionsFrom(ks, "", func(r *state.Region) bool {
@@ -142,7 +142,7 @@ func TestP61WhatIsBroughtOnlyProposes(t *testing.T) {
 	// Nor is a region given to whom a rule keeps from it.
 	c = newCluster(t)
 	c.join("old")
-	ruled := eraFence()
+	ruled := epochFence()
 	ruled.Policy = &rootv1.Policy{LabelRules: []*rootv1.LabelRule{{KeyPrefix: []byte("big-"), Labels: map[string]string{"dedicated": "yes"}}}}
 	ks = c.keyspace("ks", points(), ruled)
 	big := c.point(ks, "big-a")
@@ -161,7 +161,7 @@ func TestP61WhatIsBroughtOnlyProposes(t *testing.T) {
 	c = newCluster(t)
 	c.join("m1")
 	c.join("m2")
-	ks = c.keyspace("ks", slots(10), eraFence())
+	ks = c.keyspace("ks", slots(10), epochFence())
 	in = c.work.Take(c, c.now)
 	in.Strategies = map[state.KeyspaceID]propose.Strategy{ks: always(0)}
 	plan = placement.Make(in)
@@ -190,7 +190,7 @@ func TestP56StrategyIsAskedForWhatHasNoOwner(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	c.join("m2")
-	ks := c.keyspace("ks", slots(10), eraFence())
+	ks := c.keyspace("ks", slots(10), epochFence())
 	round := func() asked {
 		all := asked{}
 		in := c.work.Take(c, c.now)

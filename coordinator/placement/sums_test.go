@@ -16,10 +16,10 @@ func TestOtherKeyspacesAreLookedAtOnceInAWhile(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	c.join("m2")
-	byLoad := eraFence()
+	byLoad := epochFence()
 	byLoad.Policy = &rootv1.Policy{Rebalance: &rootv1.Rebalance{By: rootv1.BalanceBy_BALANCE_BY_LOAD, MeanPermille: 1200}}
 	small := c.keyspace("small", slots(2), byLoad)
-	big := c.keyspace("big", slots(4096), eraFence())
+	big := c.keyspace("big", slots(4096), epochFence())
 	c.settle()
 	book := load.NewBook(1 << 16)
 	follow := func(id state.KeyspaceID) {

@@ -19,7 +19,7 @@ func TestOnePlanCountsWhatItGives(t *testing.T) {
 			for _, id := range []string{"m1", "m2", "m3"} {
 				c.join(id)
 			}
-			s := eraFence()
+			s := epochFence()
 			s.Policy = &rootv1.Policy{Rebalance: &rootv1.Rebalance{MeanPermille: 1200}}
 			ks := c.keyspace("ks", slots(30), s)
 			c.settle()

@@ -30,7 +30,7 @@ func newServed(t *testing.T, members ...string) *served {
 	for _, id := range members {
 		s.join(id)
 	}
-	s.ks = s.keyspace("ks", slots(12), eraFence())
+	s.ks = s.keyspace("ks", slots(12), epochFence())
 	return s
 }
 
@@ -165,7 +165,7 @@ func TestRule11RegionThatNobodyCanAcquire(t *testing.T) {
 func TestRule11WhoFailsToPrepareGetsNothing(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
-	ks := c.keyspace("ks", slots(1), eraFence())
+	ks := c.keyspace("ks", slots(1), epochFence())
 	c.settle()
 	c.join("m2")
 	id := c.first(ks).ID

@@ -205,7 +205,7 @@ func still(s *rootv1.KeyspaceSettings) *rootv1.KeyspaceSettings {
 	s = state.MergeSettings(s, nil)
 	hour := uint64(time.Hour.Milliseconds())
 	s.Liveness = &rootv1.Liveness{IntervalMillis: uint64(2 * beat.Milliseconds()), SuspectAfterMillis: 24 * hour, DeadAfterMillis: 24 * hour}
-	s.Ownership = &rootv1.Ownership{MinOwners: s.GetOwnership().GetMinOwners(), MaxOwners: s.GetOwnership().GetMaxOwners(), Fence: rootv1.Fence_FENCE_ERA}
+	s.Ownership = &rootv1.Ownership{MinOwners: s.GetOwnership().GetMinOwners(), MaxOwners: s.GetOwnership().GetMaxOwners(), Fence: rootv1.Fence_FENCE_EPOCH}
 	s.Cadence = nil
 	if s.GetPolicy().GetRebalance() != nil {
 		s.Policy.Rebalance.Reshape = false

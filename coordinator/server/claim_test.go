@@ -39,7 +39,7 @@ func claiming(t *testing.T) (w, standby *world) {
 	}}})
 	root.must(t, &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "games", Settings: &rootv1.KeyspaceSettings{
 		Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}, Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
-		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}, Policy: &rootv1.Policy{OnMiss: rootv1.OnMiss_ON_MISS_CLAIM},
+		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH}, Policy: &rootv1.Policy{OnMiss: rootv1.OnMiss_ON_MISS_CLAIM},
 	}}}})
 	for i := range 2 {
 		root.must(t, &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{

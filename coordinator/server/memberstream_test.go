@@ -162,7 +162,7 @@ func TestC04C39R12R14OneStreamFromStartOn(t *testing.T) {
 		}
 		terms := a.GetTerms()
 		if terms.GetIntervalMillis() != 200 || len(terms.GetKeyspaces()) != 1 || terms.GetKeyspaces()[0].GetName() != "games" ||
-			terms.GetKeyspaces()[0].GetHoldRequestsMillis() != 2000 || terms.GetKeyspaces()[0].GetFence() != rootv1.Fence_FENCE_ERA {
+			terms.GetKeyspaces()[0].GetHoldRequestsMillis() != 2000 || terms.GetKeyspaces()[0].GetFence() != rootv1.Fence_FENCE_EPOCH {
 			t.Errorf("terms %v", terms)
 		}
 		w.must(t, assign(2, "m2"))

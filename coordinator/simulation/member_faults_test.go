@@ -23,7 +23,7 @@ type space struct {
 func spaces(fence time.Duration) []space {
 	return []space{
 		{"timed", 5, &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_TTL, TtlMillis: uint64(fence / time.Millisecond)}},
-		{"fenced", 5, &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}},
+		{"fenced", 5, &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH}},
 		{"shared", 3, &rootv1.Ownership{MaxOwners: 2}},
 	}
 }
@@ -65,7 +65,7 @@ func (r *run) newMembers() {
 		return
 	}
 	if r.spaces = spaces(r.k.fence); r.k.loads {
-		r.spaces = append(r.spaces, space{ranged, 0, &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}})
+		r.spaces = append(r.spaces, space{ranged, 0, &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH}})
 	}
 	for i := range r.k.members {
 		r.workers = append(r.workers, newWorker(r, i))

@@ -91,7 +91,7 @@ func makePoints(ctx context.Context, cl *client.Client, c *Config, members int) 
 	p := &points{cl: cl, c: c, name: "bench-claim-" + run}
 	made, err := cl.CreateKeyspace(ctx, p.name, "", &rootv1.KeyspaceSettings{
 		Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}, Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
-		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
+		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH},
 		Policy:    &rootv1.Policy{Strategy: rootv1.Strategy_STRATEGY_LEAST_LOADED, OnMiss: rootv1.OnMiss_ON_MISS_CLAIM},
 	})
 	if err != nil {

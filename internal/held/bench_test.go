@@ -78,7 +78,7 @@ func TestAdmitAllocatesNothing(t *testing.T) {
 // there are each is reported once.
 func TestFramesAreBounded(t *testing.T) {
 	const n = 30_000
-	c := serving(t, n, rootv1.Fence_FENCE_ERA)
+	c := serving(t, n, rootv1.Fence_FENCE_EPOCH)
 	c.Open(1)
 	now, frames, told := clock.Instant(10), 0, map[uint64]int{}
 	for {
@@ -114,7 +114,7 @@ func TestFramesAreBounded(t *testing.T) {
 func TestMemoryOfARegion(t *testing.T) {
 	const n, most = 10_000, 1600
 	before := heap()
-	c := serving(t, n, rootv1.Fence_FENCE_ERA)
+	c := serving(t, n, rootv1.Fence_FENCE_EPOCH)
 	for i := 1; i < 3; i++ {
 		c.Open(i)
 		if err := c.Answer(i, &coordinatorv1.MemberAnswer{Era: 1, Set: points(n)}, 4); err != nil {
@@ -138,7 +138,7 @@ func heap() uint64 {
 
 func BenchmarkAdmit(b *testing.B) {
 	const n = 100_000
-	for _, fence := range []rootv1.Fence{rootv1.Fence_FENCE_ERA, rootv1.Fence_FENCE_TTL} {
+	for _, fence := range []rootv1.Fence{rootv1.Fence_FENCE_EPOCH, rootv1.Fence_FENCE_TTL} {
 		table := serving(b, n, fence).Table()
 		now := clock.NewSystem()
 		epoch := rooted.Epoch{Version: 1, ConfVersion: 3}
@@ -179,7 +179,7 @@ func BenchmarkAdmit(b *testing.B) {
 // BenchmarkSet is what it costs that 1,000 regions are granted to a member that has
 // 100,000, until all of them are served and reported.
 func BenchmarkSet(b *testing.B) {
-	c := serving(b, 100_000, rootv1.Fence_FENCE_ERA)
+	c := serving(b, 100_000, rootv1.Fence_FENCE_EPOCH)
 	now, index, id := clock.Instant(10), uint64(10), uint64(1_000_000)
 	for b.Loop() {
 		index++

@@ -17,7 +17,7 @@ import (
 func TestGoodbyesAreBounded(t *testing.T) {
 	for name, why := range map[string]string{"long": strings.Repeat("x", 300<<10), "no text": "disk \xff"} {
 		t.Run(name, func(t *testing.T) {
-			c := serving(t, 100, rootv1.Fence_FENCE_ERA)
+			c := serving(t, 100, rootv1.Fence_FENCE_EPOCH)
 			c.Goodbye(clock.Instant(time.Minute), why)
 			c.Open(1)
 			told := 0

@@ -72,7 +72,7 @@ func newReshaping(t *rapid.T) *reshaping {
 		c := held.New(held.Config{Member: rooted.MemberID(m), Incarnation: uint64(i + 1)})
 		c.Open(0)
 		w.cores[m], w.calls[m], w.reports[m] = c, map[uint64]held.Call{}, map[rooted.RegionID]*coordinatorv1.RegionReport{}
-		w.answer(m, &coordinatorv1.MemberAnswer{Era: 1, Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_ERA}}}})
+		w.answer(m, &coordinatorv1.MemberAnswer{Era: 1, Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_EPOCH}}}})
 		w.show(m)
 	}
 	return w

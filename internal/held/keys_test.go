@@ -15,7 +15,7 @@ import (
 func TestAKeyIsTheNewestRegions(t *testing.T) {
 	for name, together := range map[string]bool{"in one set": true, "in two, and the first call fails": false} {
 		t.Run(name, func(t *testing.T) {
-			c := serving(t, 1, rootv1.Fence_FENCE_ERA)
+			c := serving(t, 1, rootv1.Fence_FENCE_EPOCH)
 			set := points(1)
 			set.Complete, set.Token, set.Regions[0].Region.Id = false, at(11), 2
 			if together {
@@ -61,7 +61,7 @@ func TestAKeyIsTheNewestRegions(t *testing.T) {
 // The name of a keyspace that was deleted leads to the one that was created under it.
 func TestAKeyspaceCreatedAnew(t *testing.T) {
 	for i := range 32 { // what is wrong is so for some orders only
-		c := serving(t, 1, rootv1.Fence_FENCE_ERA)
+		c := serving(t, 1, rootv1.Fence_FENCE_EPOCH)
 		points2 := points(1)
 		points2.Token = at(20)
 		points2.Regions[0].Region.Id, points2.Regions[0].Region.KeyspaceId = 2, 2

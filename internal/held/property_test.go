@@ -256,7 +256,7 @@ func (w *walk) terms(t *rapid.T, i int) {
 
 func (w *walk) tell(i int) {
 	w.answer(i, &coordinatorv1.MemberAnswer{Era: 1, Terms: &coordinatorv1.MemberTerms{IntervalMillis: 100, Keyspaces: []*coordinatorv1.KeyspaceTerms{
-		{KeyspaceId: 1, Name: "a", Fence: rootv1.Fence_FENCE_ERA, HoldRequestsMillis: 10},
+		{KeyspaceId: 1, Name: "a", Fence: rootv1.Fence_FENCE_EPOCH, HoldRequestsMillis: 10},
 		{KeyspaceId: 2, Name: "b", Fence: rootv1.Fence_FENCE_TTL, TtlMillis: uint64(w.told[i].Milliseconds()), HoldRequestsMillis: 10},
 	}}})
 }
@@ -543,7 +543,7 @@ func TestRule2Rule4Rule8WhateverHappens(t *testing.T) {
 
 func (w *walk) show2head() {
 	w.answer(0, &coordinatorv1.MemberAnswer{Era: 1, Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{
-		{KeyspaceId: 1, Name: "a", Fence: rootv1.Fence_FENCE_ERA}, {KeyspaceId: 2, Name: "b", Fence: rootv1.Fence_FENCE_TTL, TtlMillis: 1000},
+		{KeyspaceId: 1, Name: "a", Fence: rootv1.Fence_FENCE_EPOCH}, {KeyspaceId: 2, Name: "b", Fence: rootv1.Fence_FENCE_TTL, TtlMillis: 1000},
 	}}})
 	w.answer(0, &coordinatorv1.MemberAnswer{Era: 1, Set: w.set(0, w.head(), true)})
 }

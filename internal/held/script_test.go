@@ -214,7 +214,7 @@ func (m *machine) answer(stream int, a *coordinatorv1.MemberAnswer) string {
 
 func (m *machine) terms(words []string) *coordinatorv1.KeyspaceTerms {
 	o := options(words[2:])
-	k := &coordinatorv1.KeyspaceTerms{KeyspaceId: uint32(number(words[0])), Name: words[1], Fence: rootv1.Fence_FENCE_ERA, HoldRequestsMillis: 2000}
+	k := &coordinatorv1.KeyspaceTerms{KeyspaceId: uint32(number(words[0])), Name: words[1], Fence: rootv1.Fence_FENCE_EPOCH, HoldRequestsMillis: 2000}
 	if ttl, ok := o["ttl"]; ok {
 		k.Fence, k.TtlMillis = rootv1.Fence_FENCE_TTL, uint64(m.duration(ttl).Milliseconds())
 	}

@@ -30,7 +30,7 @@ func acquires(t *testing.T, workers, first, second int) *held.Core {
 		}})
 	}
 	a := &coordinatorv1.MemberAnswer{Era: 1, Set: set, Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{
-		{KeyspaceId: 1, Name: "a", Fence: rootv1.Fence_FENCE_ERA}, {KeyspaceId: 2, Name: "b", Fence: rootv1.Fence_FENCE_ERA},
+		{KeyspaceId: 1, Name: "a", Fence: rootv1.Fence_FENCE_EPOCH}, {KeyspaceId: 2, Name: "b", Fence: rootv1.Fence_FENCE_EPOCH},
 	}}}
 	if err := c.Answer(0, a, 1); err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ var guides = map[string]Guide{
 	"placement":            {"who says which member owns a region: members, or the planner", "required", "reported: nothing is placed, moved or fenced for you", "assigned: each change of an owner costs a quorum"},
 	"ownership-max-owners": {"owners of a region; 1 is exclusive", "1", "one owner serves all of a region", "a region has several owners at once, and no fence"},
 	"ownership-min-owners": {"owners that a shared region is given", "1", "with one owner it is away as long as a failure lasts", "more members hold the same"},
-	"ownership-fence":      {"what the next owner of an exclusive region relies on", "era", "era: whoever keeps the data has to refuse old epochs", "ttl: nothing takes over before the ttl is over"},
+	"ownership-fence":      {"what the next owner of an exclusive region relies on", "epoch", "epoch: whoever keeps the data has to refuse old epochs", "ttl: nothing takes over before the ttl is over"},
 	"ownership-ttl":        {"with the fence ttl: an owner that nobody confirmed for so long stops itself; one that was last told a longer time is waited for that long", "none", "a short pause of the network or of a process stops owners that are well", "after a failure regions are nobody's for longer"},
 
 	"liveness-interval":      {"time between two frames of a member", "", "more frames to send and to judge", "silence is noticed later, loads and idle times are older"},

@@ -44,7 +44,7 @@ func TestWordsAreJudged(t *testing.T) {
 	}
 	for _, c := range []struct{ name, text, want string }{
 		{"ownership-fence", "ttl", ""},
-		{"ownership-fence", "maybe", "want era, ttl"},
+		{"ownership-fence", "maybe", "want epoch, ttl"},
 		{"liveness-dead-after", "3s", ""},
 		{"liveness-dead-after", "3", "duration"},
 		{"liveness-dead-after", "-3s", "duration"},

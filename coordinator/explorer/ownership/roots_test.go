@@ -123,7 +123,7 @@ func (c *config) settings(i uint8) *rootv1.KeyspaceSettings {
 		Guards: &rootv1.Guards{MassPermille: 1000, FlapFailures: 16},
 	}
 	if i > 0 || c.ttl == 0 {
-		s.Ownership.Fence, s.Ownership.TtlMillis = rootv1.Fence_FENCE_ERA, 0
+		s.Ownership.Fence, s.Ownership.TtlMillis = rootv1.Fence_FENCE_EPOCH, 0
 	}
 	return s
 }

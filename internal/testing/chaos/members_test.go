@@ -67,7 +67,7 @@ func hostedSettings(o *rootv1.Ownership) *rootv1.KeyspaceSettings {
 
 var hostedIn = map[string]*rootv1.Ownership{
 	"timed":  {MaxOwners: 1, Fence: rootv1.Fence_FENCE_TTL, TtlMillis: uint64(hostedTTL / ms)},
-	"fenced": {MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
+	"fenced": {MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH},
 }
 
 // TestA45C66R02Members breaks members that are processes, and the coordinators above them, while

@@ -50,7 +50,7 @@ var presets = map[string]func() *rootv1.KeyspaceSettings{
 		return &rootv1.KeyspaceSettings{
 			Layout:    points(),
 			Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
-			Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
+			Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH},
 			Liveness: &rootv1.Liveness{
 				IntervalMillis: 200, SuspectAfterMillis: 1 * second, DeadAfterMillis: 5 * second,
 				ClosedStream: rootv1.ClosedStream_CLOSED_STREAM_DEAD, Probe: true,
@@ -127,7 +127,7 @@ func DefaultSettings() *rootv1.KeyspaceSettings {
 	return &rootv1.KeyspaceSettings{
 		Layout:    ranges(),
 		Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
-		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
+		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH},
 		Liveness:  liveness,
 		Policy:    &rootv1.Policy{Strategy: rootv1.Strategy_STRATEGY_BALANCED, OnMiss: rootv1.OnMiss_ON_MISS_NOT_FOUND},
 	}

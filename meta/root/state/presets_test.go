@@ -25,7 +25,7 @@ func TestA39N85R06R25R28Presets(t *testing.T) {
 	assigned, reported := rootv1.Placement_PLACEMENT_ASSIGNED, rootv1.Placement_PLACEMENT_REPORTED
 	for name, want := range map[string]row{
 		"tenants":    {0, true, assigned, state.MaxOwners, 0, 10_000, 0, 30_000, rootv1.Strategy_STRATEGY_ROUND_ROBIN, 0},
-		"games":      {0, true, assigned, 1, rootv1.Fence_FENCE_ERA, 200, 1000, 5000, rootv1.Strategy_STRATEGY_LEAST_LOADED, 0},
+		"games":      {0, true, assigned, 1, rootv1.Fence_FENCE_EPOCH, 200, 1000, 5000, rootv1.Strategy_STRATEGY_LEAST_LOADED, 0},
 		"actors":     {1024, false, assigned, 1, rootv1.Fence_FENCE_TTL, 30_000, 0, 90_000, rootv1.Strategy_STRATEGY_RING, 150},
 		"kv":         {0, false, reported, 0, 0, 3000, 0, 10_000, 0, 0},
 		"partitions": {128, false, assigned, 1, rootv1.Fence_FENCE_TTL, 5000, 15_000, 30_000, rootv1.Strategy_STRATEGY_RING, 128},

@@ -597,7 +597,7 @@ type Fence int32
 const (
 	Fence_FENCE_UNSPECIFIED Fence = 0
 	// The region epoch is a fencing token the resource checks: takeover is immediate.
-	Fence_FENCE_ERA Fence = 1
+	Fence_FENCE_EPOCH Fence = 1
 	// The old owner stops itself: takeover waits for its ttl.
 	Fence_FENCE_TTL Fence = 2
 )
@@ -606,12 +606,12 @@ const (
 var (
 	Fence_name = map[int32]string{
 		0: "FENCE_UNSPECIFIED",
-		1: "FENCE_ERA",
+		1: "FENCE_EPOCH",
 		2: "FENCE_TTL",
 	}
 	Fence_value = map[string]int32{
 		"FENCE_UNSPECIFIED": 0,
-		"FENCE_ERA":         1,
+		"FENCE_EPOCH":       1,
 		"FENCE_TTL":         2,
 	}
 )
@@ -6041,10 +6041,10 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\tPlacement\x12\x19\n" +
 	"\x15PLACEMENT_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12PLACEMENT_REPORTED\x10\x01\x12\x16\n" +
-	"\x12PLACEMENT_ASSIGNED\x10\x02*<\n" +
+	"\x12PLACEMENT_ASSIGNED\x10\x02*>\n" +
 	"\x05Fence\x12\x15\n" +
-	"\x11FENCE_UNSPECIFIED\x10\x00\x12\r\n" +
-	"\tFENCE_ERA\x10\x01\x12\r\n" +
+	"\x11FENCE_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vFENCE_EPOCH\x10\x01\x12\r\n" +
 	"\tFENCE_TTL\x10\x02*`\n" +
 	"\fClosedStream\x12\x1d\n" +
 	"\x19CLOSED_STREAM_UNSPECIFIED\x10\x00\x12\x19\n" +
