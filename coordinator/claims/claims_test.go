@@ -382,3 +382,22 @@ func TestAStopAnswersClaims(t *testing.T) {
 		w.refused("late", rootv1.Reason_REASON_TENURE_NOT_HELD)
 	})
 }
+
+// A key whose region was removed under a ttl fence is made anew without an owner: that of before
+// may still act for it, and the planner gives the region away when that is over.
+func TestC05ClaimedKeyThatWasTakenFromItsOwner(t *testing.T) {
+	ttl := func(s *rootv1.KeyspaceSettings) {
+		s.Ownership.Fence, s.Ownership.TtlMillis = rootv1.Fence_FENCE_TTL, 1000
+	}
+	within(t, 3, ttl, func(t *testing.T, w *world) {
+		old := w.one("alice").Region
+		w.must(&rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: old.GetId()}}})
+		a := w.one("alice")
+		if !a.Made || len(a.Region.GetOwners()) != 0 || a.Region.GetEpoch().GetVersion() <= old.GetEpoch().GetVersion() {
+			t.Errorf("behind %v it is %v", old, a)
+		}
+		if b := w.one("bob"); len(b.Region.GetOwners()) != 1 {
+			t.Errorf("another key has no owner: %v", b)
+		}
+	})
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -68,14 +69,14 @@ func (d *Desk) command(v *rootview.View, era state.Era, c *claim) *rootv1.Comman
 	if d.asks(v, c) {
 		return nil
 	}
-	owner, err := d.give(v, c)
+	owners, err := d.owners(v, c)
 	if err != nil {
 		d.finish(c, Answer{Err: err})
 		return nil
 	}
 	cmd := &rootv1.Command{
 		Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
-			KeyspaceId: uint32(c.at.keyspace), StartKey: []byte(c.at.key), Owners: []*rootv1.Owner{owner.Proto()},
+			KeyspaceId: uint32(c.at.keyspace), StartKey: []byte(c.at.key), Owners: owners,
 		}}}}},
 		RequireEra: uint64(era), Identity: d.cfg.Identities.Next(max(v.Known.Index, v.Token.Index)), Why: c.why,
 	}
@@ -85,6 +86,25 @@ func (d *Desk) command(v *rootview.View, era state.Era, c *claim) *rootv1.Comman
 		return nil
 	}
 	return cmd
+}
+
+// owners is who gets the region of a claim. Nobody does whose key somebody may still act for from
+// whom it was taken: it is given away as other regions without an owner are, when that is over.
+func (d *Desk) owners(v *rootview.View, c *claim) (owners []*rootv1.Owner, err error) {
+	free := true
+	v.State.Vacated(c.at.keyspace, c.at.key, c.at.key+"\x00", func(*rooted.FormerOwner) bool {
+		free = false
+		return false
+	})
+	if !free {
+		c.grant = new(grant) // of nobody
+		return nil, nil
+	}
+	owner, err := d.give(v, c)
+	if err != nil {
+		return nil, err
+	}
+	return []*rootv1.Owner{owner.Proto()}, nil
 }
 
 // Claimable says why no region of a keyspace is made by a claim; nil: some are.

@@ -142,6 +142,9 @@ func (p *planner) repair(k *settings, r *state.Region) {
 			return
 		}
 	}
+	if len(r.Owners) == 0 && !p.vacated(k, r) {
+		return
+	}
 	if len(h.keep) < len(r.Owners) || len(r.Owners) == 0 {
 		p.homeless[r.Keyspace] = append(p.homeless[r.Keyspace], h)
 		return
@@ -176,6 +179,17 @@ func (o *Operation) startAt(left *Report) {
 func (p *planner) letGo(f *rooted.FormerOwner) bool {
 	shown := p.Observed.Shown(f.Member, f.Incarnation)
 	return shown.Incarnation == p.State.Token().Incarnation && shown.Index >= f.Revision
+}
+
+// vacated reports whether those who had keys of a region that was removed have let go of them, or
+// their time is over; it refuses otherwise.
+func (p *planner) vacated(k *settings, r *state.Region) bool {
+	over := true
+	p.State.Vacated(r.Keyspace, r.Start, r.End, func(f *rooted.FormerOwner) bool {
+		over = p.letGo(f) || p.clear(k, r, state.Owner{Member: f.Member, Incarnation: f.Incarnation})
+		return over
+	})
+	return over
 }
 
 // clear reports whether the fence of an owner that is not alive has run out; it refuses

@@ -425,3 +425,56 @@ func TestRule7AGoodbyeIsARelease(t *testing.T) {
 		}
 	}
 }
+
+// Keys of a region that was removed under a ttl fence go to somebody else when its owner has let
+// go of them, as it has been shown that they are not its own; or when its fence has run out. Keys
+// beside, and those of an epoch fence, wait for nothing.
+func TestC05KeysOfARemovedRegionWaitForItsOwner(t *testing.T) {
+	for name, s := range map[string]struct {
+		settings *rootv1.KeyspaceSettings
+		waits    bool
+		lets     func(c *cluster)
+	}{
+		"it is shown":       {ttlFence(), true, func(c *cluster) { c.taken["m1/1"] = c.st.Token() }},
+		"its fence is over": {ttlFence(), true, func(c *cluster) { c.fences["m1/1"] = c.now }},
+		"an epoch fence":    {epochFence(), false, func(*cluster) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.join("m1")
+			ks := c.keyspace("ks", &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}, s.settings)
+			publish := func(start, end string) {
+				c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+					KeyspaceId: uint32(ks), StartKey: []byte(start), EndKey: []byte(end),
+				}}}})
+			}
+			at := func(key string) string {
+				r := c.st.RegionAt(ks, key)
+				if r == nil || len(r.Owners) == 0 {
+					return ""
+				}
+				return string(r.Owners[0].Member)
+			}
+			publish("c", "m")
+			c.settle()
+			c.join("m2")
+			c.shy["m1"] = true
+			c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: uint64(c.st.RegionAt(ks, "c").ID)}}})
+			publish("a", "b")
+			publish("d", "e")
+			c.round()
+			if got := at("a"); got != "m2" {
+				t.Errorf("keys beside are %q's", got)
+			}
+			if got := at("d"); (got == "") != s.waits {
+				t.Errorf("the keys are %q's", got)
+			}
+			s.lets(c)
+			c.now = c.now.Add(2 * time.Second)
+			c.settle()
+			if at("d") != "m2" {
+				t.Errorf("the keys are %q's", at("d"))
+			}
+		})
+	}
+}

@@ -313,6 +313,26 @@ var planner = []mutation{
 	},
 
 	{
+		33, "keys of a removed region wait for nobody", "coordinator/placement/plan.go",
+		"if len(r.Owners) == 0 && !p.vacated(k, r) {", "if false {",
+		[]string{plans},
+	},
+	{
+		33, "a claimed key is given away that somebody may act for", "coordinator/claims/give.go",
+		"		free = false\n", "",
+		[]string{"./coordinator/claims"},
+	},
+	{
+		33, "who may act for keys is forgotten with the settings", "meta/root/state/keyspace.go",
+		"Vacated: k.record.GetVacated(),", "",
+		[]string{"./meta/root/state"},
+	},
+	{
+		33, "epochs of keys begin anew with other settings", "meta/root/state/keyspace.go",
+		"VersionFloor: k.record.GetVersionFloor(),", "",
+		[]string{"./meta/root/state"},
+	},
+	{
 		33, "who cannot acquire is given more", "coordinator/assigner/heard.go",
 		"return s.Takes(o.now) && !o.unserved.Unfit(state.Owner{Member: id, Incarnation: s.Incarnation}, o.now)", "return s.Takes(o.now)",
 		[]string{"./nokvtest"},

@@ -21,7 +21,9 @@ func (t *turn) regionTombstoned(e *rootv1.RegionTombstoned) verdict {
 	if p := t.PendingTransition(old.ID); p != nil {
 		return verdict{reject: changePending(p)}
 	}
-	t.vacate(k, old)
+	if d := t.vacate(k, old); d != nil {
+		return verdict{reject: d}
+	}
 	t.removeRegion(old)
 	return applied
 }
@@ -83,6 +85,7 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 	if a.GetSetFrontier() && len(old.Owners) > 0 {
 		next.Former = nil // the owner let go of it
 	}
+	t.settleVacated(k, old, next)
 	r.Transition = t.settle(old, next)
 	t.putRegion(old, next)
 	r.Region = next

@@ -164,6 +164,7 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 	next := &rootv1.Keyspace{
 		Id: k.record.GetId(), Name: k.record.GetName(), Version: k.record.GetVersion() + 1,
 		Settings: e.GetSettings(), Revision: t.token.Index, FormerTtlMillis: formerTTL(k.record, e.GetSettings()),
+		VersionFloor: k.record.GetVersionFloor(), Vacated: k.record.GetVacated(),
 	}
 	updated := *k
 	updated.record = next

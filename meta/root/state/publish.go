@@ -104,6 +104,9 @@ func (t *turn) create(k *keyspace, want *Region, asked *rootv1.RegionEpoch, r *E
 	if d := t.owners(k, nil, want.Owners, true); d != nil {
 		return verdict{reject: d}
 	}
+	if d := t.vacatedBy(k, at, want.Owners); d != nil {
+		return verdict{reject: d}
+	}
 	last := t.raise(k, Epoch{Version: max(t.lastVersion(want.ID), k.versionFloor())}).Version
 	if want.Epoch.Version <= last {
 		if EpochFromProto(asked) != (Epoch{}) && last > 0 {
@@ -165,7 +168,12 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	}
 	want.Start, want.End, want.Former = at.start, at.end, t.takenFrom(k, old, want)
 	if old.Start != want.Start || old.End != want.End {
-		t.vacate(k, old)
+		if d := t.vacatedBy(k, at, want.Owners); d != nil {
+			return verdict{reject: d}
+		}
+		if d := t.vacate(k, old); d != nil {
+			return verdict{reject: d}
+		}
 	}
 	r.Transition = t.settle(old, want)
 	if taken != nil {

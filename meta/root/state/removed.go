@@ -7,7 +7,6 @@ import (
 	"github.com/nokv/nokv/internal/cow"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
-	"google.golang.org/protobuf/proto"
 )
 
 // removedRegion remembers a region that is gone, so that what is late about it
@@ -115,16 +114,6 @@ func (k *keyspace) versionFloor() uint64 {
 		return 0
 	}
 	return k.record.GetVersionFloor()
-}
-
-// vacate notes that keys of a region are about to have none: see versionFloor.
-func (t *turn) vacate(k *keyspace, old *Region) {
-	if v := old.Epoch.Version; k.assigned() && v > k.versionFloor() && v <= MaxEpoch/2 { // one beyond stands for itself
-		next := *k
-		next.record = proto.CloneOf(k.record)
-		next.record.VersionFloor = v
-		t.setKeyspace(&next)
-	}
 }
 
 // epochUsed refuses an epoch of a region that is gone. The detail has its id and

@@ -2906,7 +2906,10 @@ type Keyspace struct {
 	FormerTtlMillis uint64 `protobuf:"varint,6,opt,name=former_ttl_millis,json=formerTtlMillis,proto3" json:"former_ttl_millis,omitempty"`
 	// The highest version of a region whose keys were left without one: a region that takes keys
 	// which have none begins above it. Of assigned keyspaces.
-	VersionFloor  uint64 `protobuf:"varint,7,opt,name=version_floor,json=versionFloor,proto3" json:"version_floor,omitempty"`
+	VersionFloor uint64 `protobuf:"varint,7,opt,name=version_floor,json=versionFloor,proto3" json:"version_floor,omitempty"`
+	// Owners that a region was removed from, or keys of it, under a fence of time: they may still
+	// act for those keys. Each incarnation once, with the first and the last of its keys.
+	Vacated       []*FormerRange `protobuf:"bytes,8,rep,name=vacated,proto3" json:"vacated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2990,6 +2993,75 @@ func (x *Keyspace) GetVersionFloor() uint64 {
 	return 0
 }
 
+func (x *Keyspace) GetVacated() []*FormerRange {
+	if x != nil {
+		return x.Vacated
+	}
+	return nil
+}
+
+// FormerRange are keys that an owner had, and who else may get only when it has let go.
+type FormerRange struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Owner    *FormerOwner           `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	StartKey []byte                 `protobuf:"bytes,2,opt,name=start_key,json=startKey,proto3" json:"start_key,omitempty"`
+	// Empty: to the end of the keyspace.
+	EndKey        []byte `protobuf:"bytes,3,opt,name=end_key,json=endKey,proto3" json:"end_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FormerRange) Reset() {
+	*x = FormerRange{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FormerRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FormerRange) ProtoMessage() {}
+
+func (x *FormerRange) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FormerRange.ProtoReflect.Descriptor instead.
+func (*FormerRange) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *FormerRange) GetOwner() *FormerOwner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *FormerRange) GetStartKey() []byte {
+	if x != nil {
+		return x.StartKey
+	}
+	return nil
+}
+
+func (x *FormerRange) GetEndKey() []byte {
+	if x != nil {
+		return x.EndKey
+	}
+	return nil
+}
+
 // KeyspaceSettings are a layout and independent settings.
 type KeyspaceSettings struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -3014,7 +3086,7 @@ type KeyspaceSettings struct {
 
 func (x *KeyspaceSettings) Reset() {
 	*x = KeyspaceSettings{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3026,7 +3098,7 @@ func (x *KeyspaceSettings) String() string {
 func (*KeyspaceSettings) ProtoMessage() {}
 
 func (x *KeyspaceSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3039,7 +3111,7 @@ func (x *KeyspaceSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceSettings.ProtoReflect.Descriptor instead.
 func (*KeyspaceSettings) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KeyspaceSettings) GetLayout() *Layout {
@@ -3148,7 +3220,7 @@ type Layout struct {
 
 func (x *Layout) Reset() {
 	*x = Layout{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3232,7 @@ func (x *Layout) String() string {
 func (*Layout) ProtoMessage() {}
 
 func (x *Layout) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3245,7 @@ func (x *Layout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout.ProtoReflect.Descriptor instead.
 func (*Layout) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Layout) GetKind() isLayout_Kind {
@@ -3254,7 +3326,7 @@ type Ownership struct {
 
 func (x *Ownership) Reset() {
 	*x = Ownership{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3266,7 +3338,7 @@ func (x *Ownership) String() string {
 func (*Ownership) ProtoMessage() {}
 
 func (x *Ownership) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3279,7 +3351,7 @@ func (x *Ownership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ownership.ProtoReflect.Descriptor instead.
 func (*Ownership) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Ownership) GetMaxOwners() uint32 {
@@ -3328,7 +3400,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3340,7 +3412,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3353,7 +3425,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Liveness) GetIntervalMillis() uint64 {
@@ -3411,7 +3483,7 @@ type Moves struct {
 
 func (x *Moves) Reset() {
 	*x = Moves{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3423,7 +3495,7 @@ func (x *Moves) String() string {
 func (*Moves) ProtoMessage() {}
 
 func (x *Moves) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3436,7 +3508,7 @@ func (x *Moves) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Moves.ProtoReflect.Descriptor instead.
 func (*Moves) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Moves) GetPrepareMaxMillis() uint64 {
@@ -3493,7 +3565,7 @@ type Guards struct {
 
 func (x *Guards) Reset() {
 	*x = Guards{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3505,7 +3577,7 @@ func (x *Guards) String() string {
 func (*Guards) ProtoMessage() {}
 
 func (x *Guards) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3518,7 +3590,7 @@ func (x *Guards) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guards.ProtoReflect.Descriptor instead.
 func (*Guards) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Guards) GetMassPermille() uint64 {
@@ -3590,7 +3662,7 @@ type Scaling struct {
 
 func (x *Scaling) Reset() {
 	*x = Scaling{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3602,7 +3674,7 @@ func (x *Scaling) String() string {
 func (*Scaling) ProtoMessage() {}
 
 func (x *Scaling) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3615,7 +3687,7 @@ func (x *Scaling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scaling.ProtoReflect.Descriptor instead.
 func (*Scaling) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Scaling) GetEnabled() bool {
@@ -3700,7 +3772,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3712,7 +3784,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3725,7 +3797,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Policy) GetStrategy() Strategy {
@@ -3842,7 +3914,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +3926,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +3939,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Rebalance) GetAbsoluteLimit() uint64 {
@@ -4009,7 +4081,7 @@ type LabelRule struct {
 
 func (x *LabelRule) Reset() {
 	*x = LabelRule{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4021,7 +4093,7 @@ func (x *LabelRule) String() string {
 func (*LabelRule) ProtoMessage() {}
 
 func (x *LabelRule) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4034,7 +4106,7 @@ func (x *LabelRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
 func (*LabelRule) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LabelRule) GetKeyPrefix() []byte {
@@ -4066,7 +4138,7 @@ type Cadence struct {
 
 func (x *Cadence) Reset() {
 	*x = Cadence{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4078,7 +4150,7 @@ func (x *Cadence) String() string {
 func (*Cadence) ProtoMessage() {}
 
 func (x *Cadence) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4091,7 +4163,7 @@ func (x *Cadence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cadence.ProtoReflect.Descriptor instead.
 func (*Cadence) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Cadence) GetCheckpointIntervalMillis() uint64 {
@@ -4132,7 +4204,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4144,7 +4216,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4157,7 +4229,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Start) GetMembers() uint64 {
@@ -4189,7 +4261,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4201,7 +4273,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4214,7 +4286,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Limits) GetMaxRegions() uint64 {
@@ -4258,7 +4330,7 @@ type RegionEpoch struct {
 
 func (x *RegionEpoch) Reset() {
 	*x = RegionEpoch{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4270,7 +4342,7 @@ func (x *RegionEpoch) String() string {
 func (*RegionEpoch) ProtoMessage() {}
 
 func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4283,7 +4355,7 @@ func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionEpoch.ProtoReflect.Descriptor instead.
 func (*RegionEpoch) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RegionEpoch) GetVersion() uint64 {
@@ -4315,7 +4387,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4327,7 +4399,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4340,7 +4412,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Owner) GetMemberId() string {
@@ -4396,7 +4468,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4408,7 +4480,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4421,7 +4493,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Region) GetId() uint64 {
@@ -4502,7 +4574,7 @@ type FormerOwner struct {
 
 func (x *FormerOwner) Reset() {
 	*x = FormerOwner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4514,7 +4586,7 @@ func (x *FormerOwner) String() string {
 func (*FormerOwner) ProtoMessage() {}
 
 func (x *FormerOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4527,7 +4599,7 @@ func (x *FormerOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormerOwner.ProtoReflect.Descriptor instead.
 func (*FormerOwner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FormerOwner) GetMemberId() string {
@@ -4592,7 +4664,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4604,7 +4676,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4617,7 +4689,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Transition) GetId() string {
@@ -4765,7 +4837,7 @@ type PinKey struct {
 
 func (x *PinKey) Reset() {
 	*x = PinKey{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4777,7 +4849,7 @@ func (x *PinKey) String() string {
 func (*PinKey) ProtoMessage() {}
 
 func (x *PinKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4790,7 +4862,7 @@ func (x *PinKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKey.ProtoReflect.Descriptor instead.
 func (*PinKey) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PinKey) GetId() uint32 {
@@ -4843,7 +4915,7 @@ type RemovedRegion struct {
 
 func (x *RemovedRegion) Reset() {
 	*x = RemovedRegion{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4855,7 +4927,7 @@ func (x *RemovedRegion) String() string {
 func (*RemovedRegion) ProtoMessage() {}
 
 func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4868,7 +4940,7 @@ func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovedRegion.ProtoReflect.Descriptor instead.
 func (*RemovedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RemovedRegion) GetId() uint64 {
@@ -4918,7 +4990,7 @@ type RememberedCommands struct {
 
 func (x *RememberedCommands) Reset() {
 	*x = RememberedCommands{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4930,7 +5002,7 @@ func (x *RememberedCommands) String() string {
 func (*RememberedCommands) ProtoMessage() {}
 
 func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4943,7 +5015,7 @@ func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RememberedCommands.ProtoReflect.Descriptor instead.
 func (*RememberedCommands) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RememberedCommands) GetFirst() uint64 {
@@ -5009,7 +5081,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5021,7 +5093,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5034,7 +5106,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{39}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Counters) GetKeyspaceId() uint32 {
@@ -5102,7 +5174,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5114,7 +5186,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5127,7 +5199,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{40}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -5410,7 +5482,7 @@ type RevokedToken struct {
 
 func (x *RevokedToken) Reset() {
 	*x = RevokedToken{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5422,7 +5494,7 @@ func (x *RevokedToken) String() string {
 func (*RevokedToken) ProtoMessage() {}
 
 func (x *RevokedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5435,7 +5507,7 @@ func (x *RevokedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokedToken.ProtoReflect.Descriptor instead.
 func (*RevokedToken) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{41}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RevokedToken) GetKeyId() uint32 {
@@ -5467,7 +5539,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5479,7 +5551,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5492,7 +5564,7 @@ func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Ranges.ProtoReflect.Descriptor instead.
 func (*Layout_Ranges) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19, 0}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20, 0}
 }
 
 type Layout_Slots struct {
@@ -5505,7 +5577,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5517,7 +5589,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5530,7 +5602,7 @@ func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Slots.ProtoReflect.Descriptor instead.
 func (*Layout_Slots) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19, 1}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20, 1}
 }
 
 func (x *Layout_Slots) GetCount() uint32 {
@@ -5548,7 +5620,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[46]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5560,7 +5632,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[46]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5573,7 +5645,7 @@ func (x *Layout_Points) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Points.ProtoReflect.Descriptor instead.
 func (*Layout_Points) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19, 2}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20, 2}
 }
 
 var File_nokv_root_v1_types_proto protoreflect.FileDescriptor
@@ -5731,7 +5803,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\x06R\vincarnation\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12#\n" +
-	"\rfeature_level\x18\x05 \x01(\rR\ffeatureLevel\"\xf1\x01\n" +
+	"\rfeature_level\x18\x05 \x01(\rR\ffeatureLevel\"\xa6\x02\n" +
 	"\bKeyspace\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -5739,7 +5811,12 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\bsettings\x18\x04 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12*\n" +
 	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\x12#\n" +
-	"\rversion_floor\x18\a \x01(\x04R\fversionFloor\"\xbb\x05\n" +
+	"\rversion_floor\x18\a \x01(\x04R\fversionFloor\x123\n" +
+	"\avacated\x18\b \x03(\v2\x19.nokv.root.v1.FormerRangeR\avacated\"t\n" +
+	"\vFormerRange\x12/\n" +
+	"\x05owner\x18\x01 \x01(\v2\x19.nokv.root.v1.FormerOwnerR\x05owner\x12\x1b\n" +
+	"\tstart_key\x18\x02 \x01(\fR\bstartKey\x12\x17\n" +
+	"\aend_key\x18\x03 \x01(\fR\x06endKey\"\xbb\x05\n" +
 	"\x10KeyspaceSettings\x12,\n" +
 	"\x06layout\x18\x01 \x01(\v2\x14.nokv.root.v1.LayoutR\x06layout\x125\n" +
 	"\tplacement\x18\x02 \x01(\x0e2\x17.nokv.root.v1.PlacementR\tplacement\x125\n" +
@@ -6124,7 +6201,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 17)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
 	(RootPeerRole)(0),          // 1: nokv.root.v1.RootPeerRole
@@ -6161,42 +6238,43 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(*Member)(nil),             // 32: nokv.root.v1.Member
 	(*Coordinator)(nil),        // 33: nokv.root.v1.Coordinator
 	(*Keyspace)(nil),           // 34: nokv.root.v1.Keyspace
-	(*KeyspaceSettings)(nil),   // 35: nokv.root.v1.KeyspaceSettings
-	(*Layout)(nil),             // 36: nokv.root.v1.Layout
-	(*Ownership)(nil),          // 37: nokv.root.v1.Ownership
-	(*Liveness)(nil),           // 38: nokv.root.v1.Liveness
-	(*Moves)(nil),              // 39: nokv.root.v1.Moves
-	(*Guards)(nil),             // 40: nokv.root.v1.Guards
-	(*Scaling)(nil),            // 41: nokv.root.v1.Scaling
-	(*Policy)(nil),             // 42: nokv.root.v1.Policy
-	(*Rebalance)(nil),          // 43: nokv.root.v1.Rebalance
-	(*LabelRule)(nil),          // 44: nokv.root.v1.LabelRule
-	(*Cadence)(nil),            // 45: nokv.root.v1.Cadence
-	(*Start)(nil),              // 46: nokv.root.v1.Start
-	(*Limits)(nil),             // 47: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),        // 48: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),              // 49: nokv.root.v1.Owner
-	(*Region)(nil),             // 50: nokv.root.v1.Region
-	(*FormerOwner)(nil),        // 51: nokv.root.v1.FormerOwner
-	(*Transition)(nil),         // 52: nokv.root.v1.Transition
-	(*PinKey)(nil),             // 53: nokv.root.v1.PinKey
-	(*RemovedRegion)(nil),      // 54: nokv.root.v1.RemovedRegion
-	(*RememberedCommands)(nil), // 55: nokv.root.v1.RememberedCommands
-	(*Counters)(nil),           // 56: nokv.root.v1.Counters
-	(*Record)(nil),             // 57: nokv.root.v1.Record
-	(*RevokedToken)(nil),       // 58: nokv.root.v1.RevokedToken
-	nil,                        // 59: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 60: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 61: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 62: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 63: nokv.root.v1.Layout.Points
-	nil,                        // 64: nokv.root.v1.LabelRule.LabelsEntry
+	(*FormerRange)(nil),        // 35: nokv.root.v1.FormerRange
+	(*KeyspaceSettings)(nil),   // 36: nokv.root.v1.KeyspaceSettings
+	(*Layout)(nil),             // 37: nokv.root.v1.Layout
+	(*Ownership)(nil),          // 38: nokv.root.v1.Ownership
+	(*Liveness)(nil),           // 39: nokv.root.v1.Liveness
+	(*Moves)(nil),              // 40: nokv.root.v1.Moves
+	(*Guards)(nil),             // 41: nokv.root.v1.Guards
+	(*Scaling)(nil),            // 42: nokv.root.v1.Scaling
+	(*Policy)(nil),             // 43: nokv.root.v1.Policy
+	(*Rebalance)(nil),          // 44: nokv.root.v1.Rebalance
+	(*LabelRule)(nil),          // 45: nokv.root.v1.LabelRule
+	(*Cadence)(nil),            // 46: nokv.root.v1.Cadence
+	(*Start)(nil),              // 47: nokv.root.v1.Start
+	(*Limits)(nil),             // 48: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),        // 49: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),              // 50: nokv.root.v1.Owner
+	(*Region)(nil),             // 51: nokv.root.v1.Region
+	(*FormerOwner)(nil),        // 52: nokv.root.v1.FormerOwner
+	(*Transition)(nil),         // 53: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 54: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 55: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 56: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 57: nokv.root.v1.Counters
+	(*Record)(nil),             // 58: nokv.root.v1.Record
+	(*RevokedToken)(nil),       // 59: nokv.root.v1.RevokedToken
+	nil,                        // 60: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 61: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 62: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 63: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 64: nokv.root.v1.Layout.Points
+	nil,                        // 65: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	50, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	51, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
 	17, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	48, // 3: nokv.root.v1.ErrorDetail.epoch:type_name -> nokv.root.v1.RegionEpoch
+	49, // 3: nokv.root.v1.ErrorDetail.epoch:type_name -> nokv.root.v1.RegionEpoch
 	22, // 4: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
 	21, // 5: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
 	22, // 6: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
@@ -6219,71 +6297,73 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	17, // 23: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
 	17, // 24: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
 	17, // 25: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	59, // 26: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	60, // 26: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	5,  // 27: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
-	35, // 28: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	36, // 29: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
-	6,  // 30: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
-	37, // 31: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
-	38, // 32: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	42, // 33: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	45, // 34: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	47, // 35: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	60, // 36: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	39, // 37: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
-	40, // 38: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
-	41, // 39: nokv.root.v1.KeyspaceSettings.scaling:type_name -> nokv.root.v1.Scaling
-	46, // 40: nokv.root.v1.KeyspaceSettings.start:type_name -> nokv.root.v1.Start
-	61, // 41: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	62, // 42: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	63, // 43: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	7,  // 44: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	8,  // 45: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	9,  // 46: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	10, // 47: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	43, // 48: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	44, // 49: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	9,  // 50: nokv.root.v1.Policy.hook_fallback:type_name -> nokv.root.v1.Strategy
-	11, // 51: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
-	64, // 52: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	12, // 53: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	48, // 54: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	49, // 55: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	51, // 56: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
-	13, // 57: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	15, // 58: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	48, // 59: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	49, // 60: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	48, // 61: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	17, // 62: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	17, // 63: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	49, // 64: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	17, // 65: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	14, // 66: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	48, // 67: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	48, // 68: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	20, // 69: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	24, // 70: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	56, // 71: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	26, // 72: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	31, // 73: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	33, // 74: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	32, // 75: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	34, // 76: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	50, // 77: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	52, // 78: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	53, // 79: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	55, // 80: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	54, // 81: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	28, // 82: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	29, // 83: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	53, // 84: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
-	58, // 85: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	86, // [86:86] is the sub-list for method output_type
-	86, // [86:86] is the sub-list for method input_type
-	86, // [86:86] is the sub-list for extension type_name
-	86, // [86:86] is the sub-list for extension extendee
-	0,  // [0:86] is the sub-list for field type_name
+	36, // 28: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	35, // 29: nokv.root.v1.Keyspace.vacated:type_name -> nokv.root.v1.FormerRange
+	52, // 30: nokv.root.v1.FormerRange.owner:type_name -> nokv.root.v1.FormerOwner
+	37, // 31: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
+	6,  // 32: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
+	38, // 33: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
+	39, // 34: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
+	43, // 35: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	46, // 36: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	48, // 37: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	61, // 38: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	40, // 39: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
+	41, // 40: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
+	42, // 41: nokv.root.v1.KeyspaceSettings.scaling:type_name -> nokv.root.v1.Scaling
+	47, // 42: nokv.root.v1.KeyspaceSettings.start:type_name -> nokv.root.v1.Start
+	62, // 43: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	63, // 44: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	64, // 45: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	7,  // 46: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	8,  // 47: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	9,  // 48: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	10, // 49: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	44, // 50: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	45, // 51: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	9,  // 52: nokv.root.v1.Policy.hook_fallback:type_name -> nokv.root.v1.Strategy
+	11, // 53: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
+	65, // 54: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	12, // 55: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	49, // 56: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	50, // 57: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	52, // 58: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
+	13, // 59: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	15, // 60: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	49, // 61: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	50, // 62: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	49, // 63: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	17, // 64: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	17, // 65: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	50, // 66: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	17, // 67: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	14, // 68: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	49, // 69: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	49, // 70: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	20, // 71: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	24, // 72: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	57, // 73: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	26, // 74: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	31, // 75: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	33, // 76: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	32, // 77: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	34, // 78: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	51, // 79: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	53, // 80: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	54, // 81: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	56, // 82: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	55, // 83: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	28, // 84: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	29, // 85: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	54, // 86: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	59, // 87: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	88, // [88:88] is the sub-list for method output_type
+	88, // [88:88] is the sub-list for method input_type
+	88, // [88:88] is the sub-list for extension type_name
+	88, // [88:88] is the sub-list for extension extendee
+	0,  // [0:88] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -6291,12 +6371,12 @@ func file_nokv_root_v1_types_proto_init() {
 	if File_nokv_root_v1_types_proto != nil {
 		return
 	}
-	file_nokv_root_v1_types_proto_msgTypes[19].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[20].OneofWrappers = []any{
 		(*Layout_Ranges_)(nil),
 		(*Layout_Slots_)(nil),
 		(*Layout_Points_)(nil),
 	}
-	file_nokv_root_v1_types_proto_msgTypes[40].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[41].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Allocators)(nil),
 		(*Record_Counters)(nil),
@@ -6321,7 +6401,7 @@ func file_nokv_root_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
 			NumEnums:      17,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
