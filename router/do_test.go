@@ -89,6 +89,8 @@ func TestP06P08DoRepairs(t *testing.T) {
 		{name: "a store that does not lead", says: []error{ofStore(rootv1.Reason_REASON_NOT_LEADER, region(1, "", "m", 2, 1))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "a store that does not host it", says: []error{ofStore(rootv1.Reason_REASON_NOT_FOUND, &rootv1.Region{Id: 1})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "a store that changes it", says: []error{ofStore(rootv1.Reason_REASON_RANGE_CHANGE_PENDING, region(1, "", "m", 2, 1))}, want: []string{"m1@2", "m1@2"}},
+		{name: "a store that another process is", says: []error{ofStore(rootv1.Reason_REASON_MEMBER_RETIRED, region(1, "", "m", 2, 1))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "a coordinator, of a member", says: []error{ofStore(rootv1.Reason_REASON_MEMBER_RETIRED, nil)}, want: []string{"m1@2"}, fails: true},
 		{name: "a store, of another region", says: []error{ofStore(rootv1.Reason_REASON_EPOCH_STALE, region(9, "", "m", 2, 1))}, want: []string{"m1@2"}, fails: true},
 		{name: "a coordinator is busy", says: []error{ofStore(rootv1.Reason_REASON_OVERLOADED, nil)}, want: []string{"m1@2"}, fails: true},
 		{name: "a coordinator has no owner that lives", says: []error{ofStore(rootv1.Reason_REASON_UNHEALTHY_MEMBER, nil)}, want: []string{"m1@2"}, fails: true},

@@ -152,7 +152,7 @@ func ofDetail(d *rootv1.ErrorDetail, marked bool) *Refusal {
 		r.Kind = PinLost
 	case rootv1.Reason_REASON_OUTCOME_UNKNOWN:
 		r.Kind, r.Ran = NotOwned, true
-	case rootv1.Reason_REASON_NOT_LEADER, rootv1.Reason_REASON_NOT_FOUND, rootv1.Reason_REASON_RANGE_CHANGE_PENDING:
+	case rootv1.Reason_REASON_NOT_LEADER, rootv1.Reason_REASON_NOT_FOUND, rootv1.Reason_REASON_RANGE_CHANGE_PENDING, rootv1.Reason_REASON_MEMBER_RETIRED:
 		// Of a store, which names the region.
 		if d.GetRegion() == nil {
 			return nil

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -133,7 +134,7 @@ const (
 	// maxPast bounds the incarnations that are remembered beside the current one.
 	maxPast = 4
 	// maxFailures bounds the failures that are remembered of a member.
-	maxFailures = 16
+	maxFailures = state.MaxFlapFailures
 )
 
 // New makes a Core that knows nobody and holds nothing.

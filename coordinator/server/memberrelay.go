@@ -10,6 +10,8 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // relay passes a member's stream on to another coordinator: frames there, answers back, each
@@ -37,7 +39,7 @@ func (m *memberStream) relay(f *coordinatorv1.MemberFrame) error {
 	defer cancel()
 	there, err := m.server.cfg.Relay(ctx, to.GetAddress())
 	if err != nil {
-		return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "coordinator %.64q cannot be reached from here either: %v", hello.GetRelayTo(), err)
+		return status.Errorf(codes.Unavailable, "coordinator %.64q cannot be reached from here either: %v", hello.GetRelayTo(), err)
 	}
 	hello.RelayTo, hello.RelayedBy = "", string(m.server.cfg.ID)
 	m.server.streams.work.Go(func() { m.live.cut(m.passBack(there)) })

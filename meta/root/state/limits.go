@@ -40,8 +40,8 @@ const (
 	MaxMemberKeyspaces = 64
 	// MaxMovesInFlight bounds the moves that may be under way from a member, or to one.
 	MaxMovesInFlight = 4096
-	// MaxFlapFailures bounds how many failures a guard waits for.
-	MaxFlapFailures = 1000
+	// MaxFlapFailures bounds how many failures a guard waits for: as many are remembered of a member.
+	MaxFlapFailures = 16
 	// MaxRingVnodes bounds the virtual nodes of a member.
 	MaxRingVnodes = 4096
 	// MaxMillis bounds every duration in settings, in milliseconds (366 days).
