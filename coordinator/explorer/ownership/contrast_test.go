@@ -51,6 +51,7 @@ var contrasts = []contrast{
 	{"a refusal is taken as proof of who is heard elsewhere", two(heardLives).with(func(c *config) {
 		c.probe, c.strange, c.breaks, c.links[0], c.eras = true, true, 1, 3, 1
 	}), oneAMoment},
+	{"a member that only others hear keeps its regions", two(othersHearNoOwner).with(unheard).with(func(c *config) { c.onwards = true }), forgotten},
 	{"another process at a reused address is taken as alive", one(otherIsDead).with(func(c *config) {
 		c.probe, c.reused, c.crashes, c.onwards, c.begins = true, true, 1, true, [8]action{crash}
 	}), forgotten},

@@ -179,6 +179,9 @@ func (m *model) turnStep(s successor, c uint8, x coordinator, h hint, fault bool
 	r := m.roots.at(m.detectors.at(x.detector).view)
 	x.detector = o.to
 	for i := range m.config.processes {
+		if m.off == othersHearNoOwner && m.detectors.at(m.coordinators.at(s.world.coordinators[1-c]).detector).heard[i] != 0 {
+			continue
+		}
 		if o.verdicts&(1<<i) != 0 && !x.send(m.roots.verdict(int(i), r.incarnation(int(i)), m.detectors.planEra(r), false)) {
 			panic("ownership: no room for a verdict")
 		}

@@ -36,6 +36,9 @@ func again(c *config) {
 	c.processes, c.crashes, c.names, c.prompt = 3, 1, [3]string{"m2", "m1", "m1"}, 1
 }
 
+// unheard has what the first member says reach the other coordinator only, behind its hello.
+func unheard(c *config) { c.links[0], c.mute[0], c.eras = 3, 1, 1 }
+
 func both(c *config) { c.regions, c.tokens = 2, 24 }
 
 func ended(c *config) { c.ends = true }
@@ -62,6 +65,8 @@ var explorations = []exploration{
 	{all("probes", one(0), probed, broken), 0, 50},
 	{all("a reused address", one(0), probed, crashed, func(c *config) { c.reused = true }), 9, 10},
 	{all("addresses of other sockets", two(0), probed, broken, func(c *config) { c.strange, c.links[0], c.eras = true, 3, 1 }), 12, 10},
+	{all("a member that the holder cannot hear", two(0), unheard), 13, 10},
+	{all("a member that the holder cannot hear, and moves", two(0), unheard, drained), 9, 10},
 	{all("a crash", one(0), crashed, broken, far), 10, 10},
 	{all("another holder", two(0)), 0, 10},
 	{all("another holder, both heard", two(0), drained, untimely, func(c *config) { c.links[0] = 3 }), 8, 10},

@@ -96,6 +96,8 @@ const (
 	resetProvesNothing
 	// heardLives: nothing that a probe finds is a proof while another coordinator hears the member.
 	heardLives
+	// othersHearNoOwner: whom the holder cannot hear fails, also if others hear it.
+	othersHearNoOwner
 	// otherIsDead: who answers as somebody else is not the member.
 	otherIsDead
 	// newestObeyed: older sets are not.
