@@ -103,7 +103,7 @@ func (a *Raw) Frame(f server.HeardFrame) {
 	now := a.tickLocked()
 	a.core.Frame(f.Member, f.Incarnation, now)
 	if len(f.Turned) > 0 && a.lookAt == never {
-		a.lookAt = now.Add(placement.UnservedAfter)
+		a.lookAt = now.Add(placement.UnservedLook)
 	}
 	if s := a.speakers[f.Member]; s != nil && s.stream == f.Stream {
 		s.gap = now.Sub(s.at)
@@ -231,28 +231,32 @@ func (a *Raw) attend() {
 	}
 }
 
-// lookForUnserved takes what members have said for long enough that they get ready for, with the
-// Tenure and without, and says when it is due again: there is nothing to look at while nobody
-// gets ready for anything.
+// lookForUnserved takes what members have said that they get ready for, with the Tenure and
+// without, and says when it is due again: there is nothing to look at while nobody gets ready for
+// anything.
 func (a *Raw) lookForUnserved(now clock.Instant) clock.Instant {
 	a.mu.Lock()
 	due := a.lookAt
+	if due <= now && a.st != nil {
+		a.lookAt = never // what is said from here on sets it
+	}
 	a.mu.Unlock()
 	if due > now || a.st == nil {
 		return due
 	}
 	var all []placement.Getting
-	open := false
-	a.cfg.Soft.Unserved(func(id state.RegionID, incarnation uint64, since clock.Instant, said catalog.OwnReport) {
-		if open = true; now.Sub(since) >= placement.UnservedAfter {
-			all = append(all, placement.Getting{Region: id, Incarnation: incarnation, Since: since, Failed: said.More != nil && said.More.Error != ""})
-		}
+	a.cfg.Soft.Unserved(func(id state.RegionID, incarnation uint64, since clock.Instant, said *catalog.OwnReport) {
+		all = append(all, placement.Getting{Region: id, Incarnation: incarnation, Since: since, Failed: failed(said)})
 	})
+	serves := func(r *state.Region, o state.Owner) bool {
+		said, ok := a.cfg.Soft.Own(r.ID, o.Incarnation)
+		return ok && said.Phase == coordinatorv1.RegionPhase_REGION_PHASE_SERVING && said.Epoch == r.Epoch
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	marked := a.unserved.Look(a.st, all, now)
-	if a.lookAt = never; open {
-		a.lookAt = now.Add(placement.UnservedLook)
+	marked := a.unserved.Look(a.st, all, serves, now)
+	if len(all) > 0 || a.unserved.Open() {
+		a.lookAt = min(a.lookAt, now.Add(placement.UnservedLook))
 	}
 	if a.work != nil {
 		for _, id := range marked {
@@ -260,6 +264,11 @@ func (a *Raw) lookForUnserved(now clock.Instant) clock.Instant {
 		}
 	}
 	return a.lookAt
+}
+
+// failed reports whether what a member tried last for a region has failed, and it tries nothing now.
+func failed(said *catalog.OwnReport) bool {
+	return said.More != nil && said.More.Error != "" && !said.Calling
 }
 
 // observed is what a plan is told beside the root.
@@ -271,16 +280,21 @@ var _ placement.Observed = observed{}
 func (o observed) Takes(id state.MemberID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s := o.core.Standing(id)
-	return s.Takes(o.now) && !o.unserved.Unfit(state.Owner{Member: id, Incarnation: s.Incarnation}, o.now)
+	return o.core.Standing(id).Takes(o.now)
 }
 
 // Damped implements placement.Observed.
 func (o observed) Damped(id state.MemberID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s := o.core.Standing(id)
-	return s.Damped(o.now) || s.Takes(o.now) && o.unserved.Unfit(state.Owner{Member: id, Incarnation: s.Incarnation}, o.now)
+	return o.core.Standing(id).Damped(o.now)
+}
+
+// Unfit implements placement.Observed.
+func (o observed) Unfit(owner state.Owner, ks state.KeyspaceID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.unserved.Unfit(owner, ks, o.now)
 }
 
 // ClearAt implements placement.Observed.
@@ -315,7 +329,7 @@ func (a *Raw) reportOf(region state.RegionID, owner state.Owner) (placement.Repo
 	}
 	p := placement.Report{
 		Incarnation: owner.Incarnation, Epoch: r.Epoch, Phase: r.Phase, Frontier: r.Frontier, SetFrontier: r.FrontierSet,
-		Load: uint64(min(r.Load, maxLoad) * 1000), Failed: r.More != nil && r.More.Error != "",
+		Load: uint64(min(r.Load, maxLoad) * 1000), Failed: failed(&r),
 	}
 	if r.More == nil || r.More.TransitionID == "" {
 		return p, true

@@ -175,7 +175,7 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 	a.st, a.at = st, at
 	a.past.date(at.Index, now)
 	a.mu.Lock()
-	a.unserved.Follow(changes, now)
+	a.unserved.Follow(changes)
 	a.mu.Unlock()
 	a.quarantine(now)
 	if a.work == nil {

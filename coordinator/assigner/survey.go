@@ -122,6 +122,11 @@ func (o surveyObserved) Damped(id state.MemberID) bool {
 	return !o.with[id] && observed{o.raw}.Damped(id)
 }
 
+// Unfit implements placement.Observed.
+func (o surveyObserved) Unfit(owner state.Owner, ks state.KeyspaceID) bool {
+	return observed{o.raw}.Unfit(owner, ks)
+}
+
 // ClearAt implements placement.Observed.
 func (o surveyObserved) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
 	if o.without[id] {

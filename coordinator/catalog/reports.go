@@ -21,8 +21,8 @@ type OwnReport struct {
 	// Epoch that it speaks of, and Phase that it is in there.
 	Epoch state.Epoch
 	Phase coordinatorv1.RegionPhase
-	// Leader, Saturated and FrontierSet are flags of the report.
-	Leader, Saturated, FrontierSet bool
+	// Leader, Saturated, FrontierSet and Calling are flags of the report.
+	Leader, Saturated, FrontierSet, Calling bool
 	// IdleSeconds since the region was last used; 0: not told.
 	IdleSeconds uint32
 	Load        float64
@@ -71,6 +71,7 @@ const (
 	flagLeader = 1 << iota
 	flagSaturated
 	flagFrontierSet
+	flagCalling
 )
 
 func keep(r *OwnReport) keptReport {
@@ -84,6 +85,9 @@ func keep(r *OwnReport) keptReport {
 	if r.FrontierSet {
 		k.flags |= flagFrontierSet
 	}
+	if r.Calling {
+		k.flags |= flagCalling
+	}
 	if r.Frontier != "" || r.More != nil {
 		k.rest = &keptRest{r.Frontier, r.More}
 	}
@@ -93,7 +97,7 @@ func keep(r *OwnReport) keptReport {
 func (r *keptReport) report() OwnReport {
 	all := OwnReport{
 		Epoch: r.epoch, Phase: coordinatorv1.RegionPhase(r.phase), Leader: r.flags&flagLeader != 0, Saturated: r.flags&flagSaturated != 0,
-		FrontierSet: r.flags&flagFrontierSet != 0, IdleSeconds: r.idle, Load: r.load, Keys: r.keys, Bytes: r.bytes, At: r.at,
+		FrontierSet: r.flags&flagFrontierSet != 0, Calling: r.flags&flagCalling != 0, IdleSeconds: r.idle, Load: r.load, Keys: r.keys, Bytes: r.bytes, At: r.at,
 	}
 	if r.rest != nil {
 		all.Frontier, all.More = r.rest.frontier, r.rest.more
@@ -210,7 +214,7 @@ func IsLoad(x float64) bool { return x >= 0 && !math.IsInf(x, 0) }
 // read keeps the fields and nothing else that came with the message.
 func read(p *coordinatorv1.RegionReport, now clock.Instant) OwnReport {
 	r := OwnReport{
-		Epoch: rooted.EpochFromProto(p.GetEpoch()), Phase: p.GetPhase(), Leader: p.GetLeader(), Saturated: p.GetSaturated(), FrontierSet: p.GetSetFrontier(),
+		Epoch: rooted.EpochFromProto(p.GetEpoch()), Phase: p.GetPhase(), Leader: p.GetLeader(), Saturated: p.GetSaturated(), FrontierSet: p.GetSetFrontier(), Calling: p.GetCalling(),
 		IdleSeconds: uint32(min((p.GetIdleMillis()+999)/1000, math.MaxUint32)),
 		Load:        p.GetLoad(), Keys: p.GetKeyCount(), Bytes: p.GetBytes(), Frontier: string(p.GetFrontier()), At: now,
 	}
@@ -235,18 +239,19 @@ func (s *Soft) Own(id state.RegionID, incarnation uint64) (OwnReport, bool) {
 // Unserved calls fn for regions of which somebody's last word is that it gets ready for them: to
 // serve them, or to take them over. It says since when, and why not, in the words of the
 // application, if what it tried last has failed.
-func (s *Soft) Unserved(fn func(id state.RegionID, incarnation uint64, since clock.Instant, report OwnReport)) {
+func (s *Soft) Unserved(fn func(id state.RegionID, incarnation uint64, since clock.Instant, report *OwnReport)) {
 	for i := range softShards {
 		s.regions[i].eachUnserved(fn)
 	}
 }
 
-func (h *regionShard) eachUnserved(fn func(state.RegionID, uint64, clock.Instant, OwnReport)) {
+func (h *regionShard) eachUnserved(fn func(state.RegionID, uint64, clock.Instant, *OwnReport)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for key, since := range h.unserved {
 		r := h.own[key]
-		fn(key.region, key.incarnation, since, r.report())
+		report := r.report()
+		fn(key.region, key.incarnation, since, &report)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // What is kept of a report is all of it, each field by itself, and its phase fits.
 func TestKeptReports(t *testing.T) {
 	full := OwnReport{
-		Epoch: state.Epoch{Version: 1, ConfVersion: 2}, Phase: 3, Leader: true, Saturated: true, FrontierSet: true, IdleSeconds: 4,
+		Epoch: state.Epoch{Version: 1, ConfVersion: 2}, Phase: 3, Leader: true, Saturated: true, FrontierSet: true, Calling: true, IdleSeconds: 4,
 		Load: 5, Keys: 6, Bytes: 7, Frontier: "8", At: 9, More: &OwnReportMore{Error: "10"},
 	}
 	all := reflect.ValueOf(full)

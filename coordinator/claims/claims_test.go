@@ -385,7 +385,7 @@ func TestAStopAnswersClaims(t *testing.T) {
 
 // A key whose region was removed under a ttl fence is made anew without an owner: that of before
 // may still act for it, and the planner gives the region away when that is over.
-func TestC05ClaimedKeyThatWasTakenFromItsOwner(t *testing.T) {
+func TestRule5ClaimedKeyThatWasTakenFromItsOwner(t *testing.T) {
 	ttl := func(s *rootv1.KeyspaceSettings) {
 		s.Ownership.Fence, s.Ownership.TtlMillis = rootv1.Fence_FENCE_TTL, 1000
 	}

@@ -29,11 +29,11 @@ func (g Guard) Reason() string {
 	}[g]
 }
 
-// toll is how many members of a class live, and when those that fell silent without a proof of
-// death, or an operator's word, vanished: in order. Those may have been failed since.
+// toll is when members of a class that do not look gone were heard last, and when those that fell
+// silent without a proof of death, or an operator's word, vanished: in order. The latter may have
+// been failed since.
 type toll struct {
-	alive    int
-	vanished []clock.Instant
+	heard, vanished []clock.Instant
 }
 
 // tolls are those of each class at a moment.
@@ -64,11 +64,12 @@ func (c *Core) countTolls(now clock.Instant) {
 		if silent {
 			t.vanished = append(t.vanished, m.vanished)
 		} else {
-			t.alive++
+			t.heard = append(t.heard, max(m.heard, m.elsewhere))
 		}
 	}
 	for _, t := range c.tolls.byClass {
 		slices.Sort(t.vanished)
+		slices.Sort(t.heard)
 	}
 }
 
@@ -82,11 +83,14 @@ func (t *toll) around(at clock.Instant, window time.Duration) int {
 	return to - from
 }
 
-func (t *toll) living() int {
+// living is how many live behind a moment: they were heard since. Of one that is more patient, and
+// was not, it is not known.
+func (t *toll) living(at clock.Instant) int {
 	if t == nil {
 		return 0
 	}
-	return t.alive
+	from, _ := slices.BinarySearch(t.heard, at+1)
+	return len(t.heard) - from
 }
 
 // guard says what holds a verdict without proof.
@@ -103,14 +107,14 @@ func (c *Core) guard(m *member, now clock.Instant) Guard {
 }
 
 // massive reports whether, of the members that take a keyspace's regions, too many fell silent
-// around a moment: of those and the ones that live now. Who was dead by then, by proof or for
+// around a moment: of those and the ones that were heard since. Who was dead by then, by proof or for
 // long, is none of them.
 func (c *Core) massive(k *pool, at clock.Instant) bool {
 	every := c.tolls.byClass[c.pools.classes[""]]
-	alive, vanished := every.living(), every.around(at, k.massWindow)
+	alive, vanished := every.living(at), every.around(at, k.massWindow)
 	for _, cl := range k.named {
 		t := c.tolls.byClass[cl]
-		alive += t.living()
+		alive += t.living(at)
 		vanished += t.around(at, k.massWindow)
 	}
 	return uint64(vanished)*1000 > k.massPermille*uint64(alive+vanished)

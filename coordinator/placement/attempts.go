@@ -12,7 +12,9 @@ import (
 const (
 	// maxPause bounds the pause behind changes of a region that were given up, which doubles,
 	// and mostDoublings how often.
-	maxPause      = time.Hour
+	maxPause = time.Hour
+	// shortPause is that behind a change that was given up before its deadline, at first.
+	shortPause    = time.Second
 	mostDoublings = 10
 	// maxGivenUp bounds the regions that rest because of that.
 	maxGivenUp = 65_536
@@ -105,7 +107,11 @@ func (x *Attempts) transition(st *state.State, t *rootv1.Transition, gone bool, 
 	if g.times == 0 && len(x.givenUp) >= maxGivenUp {
 		return
 	}
-	pause := min(deadlineOf(settingsOf(st.Keyspace(r.Keyspace)), t)<<min(g.times, mostDoublings), maxPause)
+	pause := deadlineOf(settingsOf(st.Keyspace(r.Keyspace)), t)
+	if known && now.Sub(old.seen) < pause { // it was given up before, because of something else
+		pause = min(now.Sub(old.seen), shortPause)
+	}
+	pause = min(pause<<min(g.times, mostDoublings), maxPause)
 	x.givenUp[r.ID] = givenUp{epoch: r.Epoch, times: g.times + 1, until: now.Add(pause)}
 }
 

@@ -47,7 +47,8 @@ func NewClaims(in Input, ks state.KeyspaceID, waiting map[state.MemberID]int, sa
 // which nobody knows what it brings, counts for one. Without loads regions are counted.
 func (c *Claims) weigh(said func(*rootv1.Member) (float64, bool)) {
 	loads, sum, regions := map[state.MemberID]float64{}, 0.0, 0
-	for _, m := range c.p.candidatesOf(c.k) {
+	candidates, _ := c.p.candidatesOf(c.k)
+	for _, m := range candidates {
 		if x, known := said(m.record); known {
 			loads[m.id] = x
 			sum += x

@@ -120,15 +120,16 @@ func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) 
 		Kind: PlanMove, From: from, PrepareMax: w.prepare, Deadline: k.deadline,
 		Reason: w.reason,
 	}
-	if k.shared() && slices.ContainsFunc(r.Owners, p.stays) {
+	others := func(o state.Owner) bool { return o != from && p.stays(o) }
+	if w.reason == rootv1.OperationReason_OPERATION_REASON_NOT_SERVED {
+		others = func(o state.Owner) bool { return o != from && p.serves(r, o) }
+	}
+	if k.shared() && slices.ContainsFunc(r.Owners, others) {
 		o.Kind = RemoveOwner
 	} else {
 		to, why := p.target(k, r, -1, true, w.most)
-		switch {
-		case to == nil:
+		if to == nil {
 			return why
-		case w.reason == rootv1.OperationReason_OPERATION_REASON_NOT_SERVED && !p.Observed.Takes(to.id):
-			return NoOther // it would be served there no better
 		}
 		o.To = to.owner()
 		if k.shared() && len(r.Owners) < min(k.maxOwners, state.MaxOwners) {

@@ -66,10 +66,19 @@ type cluster struct {
 }
 
 func (c *cluster) Takes(id state.MemberID) bool {
-	return !c.shy[id] && (c.unserved == nil || !c.unserved.Unfit(state.Owner{Member: id, Incarnation: c.st.Member(id).GetIncarnation()}, c.now))
+	return !c.shy[id]
+}
+func (c *cluster) Damped(id state.MemberID) bool { return c.damped[id] }
+
+func (c *cluster) Unfit(o state.Owner, ks state.KeyspaceID) bool {
+	return c.unserved != nil && c.unserved.Unfit(o, ks, c.now)
 }
 
-func (c *cluster) Damped(id state.MemberID) bool { return c.damped[id] || !c.shy[id] && !c.Takes(id) }
+// serves reports whether an owner says that it serves a region as it is.
+func (c *cluster) serves(r *state.Region, o state.Owner) bool {
+	said, ok := c.Report(r.ID, o)
+	return ok && said.Phase == serving && said.Epoch == r.Epoch
+}
 
 func (c *cluster) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
 	if f == (liveness.Fence{}) {
@@ -115,7 +124,7 @@ func (c *cluster) propose(events ...*rootv1.Event) state.Result {
 	c.work.Follow(c.st, out.Changes, c.now)
 	c.attempts.Follow(c.st, out.Changes, c.now)
 	if c.unserved != nil {
-		c.unserved.Follow(out.Changes, c.now)
+		c.unserved.Follow(out.Changes)
 	}
 	if c.follows != nil {
 		c.follows(out.Changes)

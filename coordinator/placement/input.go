@@ -64,6 +64,9 @@ type Observed interface {
 	// Damped reports whether the member would be one that Takes, had it not failed too
 	// often: it gets what nobody else may have.
 	Damped(id state.MemberID) bool
+	// Unfit reports whether an incarnation fails to get ready for what it was given of a keyspace,
+	// or did lately: it gets what nobody else may have.
+	Unfit(o state.Owner, ks state.KeyspaceID) bool
 	// ClearAt is when regions of the incarnation, whose keyspace has that fence, may
 	// be granted elsewhere: see liveness.Core.
 	ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant

@@ -34,6 +34,7 @@ func newPlanner(in Input) *planner {
 	return &planner{
 		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
 		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]int{}, trials: map[state.MemberID]bool{},
+		tried: map[uint64]state.KeyspaceID{},
 	}
 }
 
@@ -59,6 +60,8 @@ type planner struct {
 	gives, takes map[state.MemberID]int
 	// trials are members to which this plan gives a region in quarantine.
 	trials map[state.MemberID]bool
+	// tried are incarnations of which this plan takes a region that they fail to acquire.
+	tried map[uint64]state.KeyspaceID
 	// begun are the regions that this plan is done with, with the number of the operation
 	// that it has for them, from 1 on; 0: none.
 	begun map[state.RegionID]int

@@ -429,7 +429,7 @@ func TestRule7AGoodbyeIsARelease(t *testing.T) {
 // Keys of a region that was removed under a ttl fence go to somebody else when its owner has let
 // go of them, as it has been shown that they are not its own; or when its fence has run out. Keys
 // beside, and those of an epoch fence, wait for nothing.
-func TestC05KeysOfARemovedRegionWaitForItsOwner(t *testing.T) {
+func TestRule5KeysOfARemovedRegionWaitForItsOwner(t *testing.T) {
 	for name, s := range map[string]struct {
 		settings *rootv1.KeyspaceSettings
 		waits    bool

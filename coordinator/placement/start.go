@@ -14,7 +14,8 @@ const StartTime = time.Second
 
 // begins reports whether a region that never had an owner waits for more members.
 func (p *planner) begins(k *settings, r *state.Region) bool {
-	if k.first == 0 || r.Epoch.ConfVersion > 1 || len(p.candidatesOf(k)) >= k.first {
+	candidates, _ := p.candidatesOf(k)
+	if k.first == 0 || r.Epoch.ConfVersion > 1 || len(candidates) >= k.first {
 		return false
 	}
 	created := p.Created[k.id]

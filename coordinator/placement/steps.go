@@ -105,7 +105,7 @@ func (p *planner) stepMove(x *passage) bool {
 	case p.over(x, x.deadline()):
 		p.cancel(x, "its deadline has passed")
 	case x.t.GetReadyAt() == nil && p.prepared(x) && p.failsToPrepare(x):
-		p.cancel(x, "the next owner fails to prepare it")
+		p.cancel(x, becauseUnprepared)
 	case x.t.GetReadyAt() == nil && p.prepared(x):
 		p.proceed(x, Operation{Kind: Ready})
 	case x.t.GetReadyAt() == nil:
@@ -145,6 +145,8 @@ func (p *planner) stepAdd(x *passage) bool {
 		return false // nobody is left to be added to
 	case !p.stays(x.to):
 		p.cancel(x, "the new owner cannot take it any more")
+	case p.prepared(x) && p.failsToPrepare(x):
+		p.cancel(x, becauseUnprepared)
 	case p.prepared(x):
 		p.proceed(x, Operation{Kind: Complete})
 	case p.over(x, x.deadline()):
@@ -190,11 +192,13 @@ func (p *planner) prepared(x *passage) bool {
 	return said || p.over(x, p.prepareMax(x))
 }
 
+const becauseUnprepared = "the next owner fails to prepare it"
+
 // failsToPrepare reports whether the next owner says that what it tried last has failed: it would
-// not serve what it is given.
+// not serve what it is given. From an owner that does not serve nobody fetches anything.
 func (p *planner) failsToPrepare(x *passage) bool {
 	last, said := p.told(x, x.to, preparing)
-	return said && last.Failed
+	return said && last.Failed && x.t.GetCause() != rootv1.OperationReason_OPERATION_REASON_NOT_SERVED
 }
 
 // prepareMax is the passage's own, but for a move that was under way when its old owner

@@ -32,6 +32,8 @@ func Accepts(m *rootv1.Member, keyspace string) bool {
 // strategy that proposes one of them.
 type targets struct {
 	field *balance.Field
+	// fit: see candidatesOf.
+	fit bool
 	// candidates by the number of their seats, and as strategies see them: the one that was
 	// brought, and the settings' one; nil: the coldest one is meant.
 	candidates        []*candidate
@@ -83,23 +85,30 @@ func (p *planner) onTrial(id state.MemberID) (alone bool) {
 	return alone
 }
 
-// candidatesOf are those that take regions of a keyspace. One that failed too often, or that
-// has a region on trial, is better than nobody: what failed with it was served in between.
-func (p *planner) candidatesOf(k *settings) (all []*candidate) {
+// candidatesOf are those that take regions of a keyspace. One that failed too often, that has a
+// region on trial, or that fails to acquire what it has, is better than nobody: what failed with it
+// was served in between. Then they are not fit.
+func (p *planner) candidatesOf(k *settings) (all []*candidate, fit bool) {
+	var unfit []*candidate
 	for _, c := range p.candidates() {
-		if Accepts(c.record, k.name) {
+		switch {
+		case !Accepts(c.record, k.name):
+		case p.Observed.Unfit(c.owner(), k.id):
+			unfit = append(unfit, c)
+		default:
 			all = append(all, c)
 		}
 	}
 	if len(all) > 0 {
-		return all
+		return all, true
 	}
+	all = unfit
 	for _, c := range p.damped {
 		if Accepts(c.record, k.name) {
 			all = append(all, c)
 		}
 	}
-	return all
+	return all, false
 }
 
 func (p *planner) targetsOf(k *settings) *targets {
@@ -110,7 +119,9 @@ func (p *planner) targetsOf(k *settings) *targets {
 	t = &targets{}
 	p.targets[k.id] = t
 	var members []balance.Member
-	for _, c := range p.candidatesOf(k) {
+	candidates, fit := p.candidatesOf(k)
+	t.fit = fit
+	for _, c := range candidates {
 		t.candidates = append(t.candidates, c)
 		members = append(members, balance.Member{
 			ID: c.id, Capacity: c.record.GetCapacity(), Labels: c.record.GetLabels(), Takes: true, Stale: p.stale(k, c.record), Regions: c.total,

@@ -19,17 +19,24 @@ const (
 	// leastReady is the least time that an owner has until a region that it fails to acquire
 	// goes elsewhere, whatever prepare_max is.
 	leastReady = 10 * time.Second
-	// unfitRest is how long a member that lost a region so is given nothing that anybody else
-	// may have; twice as long each time, and longestUnfitRest at most.
+	// unfitRest is how long a member of which it is proven that it cannot acquire what others can
+	// is given nothing that anybody else may have; twice as long each time, and longestUnfitRest at
+	// most. unfitProven is how long that proof has its other regions go without another trial.
 	unfitRest, longestUnfitRest = time.Minute, time.Hour
-	// failuresKept is how long it is remembered where a region could not be acquired, and
-	// maxFailures of how many regions, and of how many members.
-	failuresKept = 10 * time.Minute
-	maxFailures  = 65_536
+	unfitProven                 = 10 * time.Minute
+	// prepareRest is how long a member gets nothing more that fails to prepare something.
+	prepareRest = 10 * time.Second
+	// regionRest is how long a region stays that a second member could not acquire either, and how
+	// long no other one of the first member's is tried elsewhere; of the region twice as long each
+	// time, and longestRegionRest at most.
+	regionRest, longestRegionRest = 10 * time.Minute, time.Hour
+	// maxFailures is of how many regions, and of how many members, it is remembered.
+	maxFailures = 65_536
 )
 
 // Getting is a region of which an incarnation's last word is that it gets ready for it, to serve
-// it or to take it over, since a moment. Failed: what it tried last has failed.
+// it or to take it over, since a moment. Failed: what it tried last has failed, and it tries nothing
+// now.
 type Getting struct {
 	Region      state.RegionID
 	Incarnation uint64
@@ -41,16 +48,27 @@ type Getting struct {
 // to get ready for what they are given. Every coordinator follows it, with the Tenure or without.
 // It is for one goroutine.
 //
-// A member that fails to get ready for UnservedAfter is given nothing that another one may have.
-// When prepare_max has passed, the region goes elsewhere, as one of a member that drains, and the
-// member rests. A region that fails with a second member as well is not served because of itself:
-// it stays where it is, and counts against no member for as long as that is remembered.
+// Whether a region cannot be acquired because of itself, of its owner, or of something that all
+// owners need, nobody says. So it is tried: a member that fails to get ready for UnservedAfter is
+// given nothing of that keyspace that another one may have, and when prepare_max has passed one of
+// its regions goes elsewhere, as one of a member that drains. If that one is served there, the
+// member is at fault: the others follow, and it rests. If it fails there as well, it stays where it
+// is for a while, counts against nobody, and for as long nothing else of the first one is tried.
 type Unserved struct {
-	owned map[state.RegionID]getting
-	// failing are members by a region that they fail to get ready for now.
-	failing map[state.MemberID]Getting
-	failed  map[state.RegionID]failure
-	rests   map[state.MemberID]unfit
+	owned map[state.RegionID][]getting
+	// failing are incarnations in keyspaces that fail to get ready for something now.
+	failing map[seat]struct{}
+	// trials are regions that go, or went, elsewhere because their owner fails to acquire them.
+	trials map[state.RegionID]trial
+	// stays are regions that more than one member failed to acquire.
+	stays  map[state.RegionID]stay
+	faults map[seat]fault
+}
+
+// seat is an incarnation's part in a keyspace.
+type seat struct {
+	incarnation uint64
+	keyspace    state.KeyspaceID
 }
 
 // getting is a region that its owner gets ready to serve.
@@ -60,55 +78,53 @@ type getting struct {
 	failed bool
 }
 
-// failure is with whom a region could not be acquired of late.
-type failure struct {
-	members []state.MemberID
-	at      clock.Instant
+// trial is a region that leaves its owner; moved: it has left.
+type trial struct {
+	from  seat
+	moved bool
 }
 
-// unfit is a member that rests because of a region.
-type unfit struct {
-	incarnation uint64
-	region      state.RegionID
-	until       clock.Instant
-	times       int
+// stay is until when a region stays that also failed with who has it; times is how often.
+type stay struct {
+	until clock.Instant
+	times int
+}
+
+// fault is what is known of an incarnation that failed to acquire something in a keyspace.
+type fault struct {
+	// provenUntil is until when its regions go without a trial, restsUntil when it is given
+	// something again, nextTrial when one of its regions may be tried elsewhere.
+	provenUntil, restsUntil, nextTrial clock.Instant
+	times                              int
 }
 
 // NewUnserved knows nothing.
 func NewUnserved() *Unserved {
 	return &Unserved{
-		owned: map[state.RegionID]getting{}, failing: map[state.MemberID]Getting{},
-		failed: map[state.RegionID]failure{}, rests: map[state.MemberID]unfit{},
+		owned: map[state.RegionID][]getting{}, failing: map[seat]struct{}{},
+		trials: map[state.RegionID]trial{}, stays: map[state.RegionID]stay{}, faults: map[seat]fault{},
 	}
 }
 
-// Look takes what members say that they get ready for since UnservedAfter or longer: all of it.
-// It returns the regions that are, or were, not served because of that.
-func (x *Unserved) Look(st *state.State, all []Getting, now clock.Instant) []state.RegionID {
+// Look takes what members say that they get ready for, all of it; serves reports whether an owner
+// says that it serves a region. It returns the regions that are, or were, not served because of that.
+func (x *Unserved) Look(st *state.State, all []Getting, serves func(*state.Region, state.Owner) bool, now clock.Instant) []state.RegionID {
 	before := x.owned
-	x.owned, x.failing = map[state.RegionID]getting{}, map[state.MemberID]Getting{}
-	maps.DeleteFunc(x.failed, func(_ state.RegionID, f failure) bool { return now.Sub(f.at) > failuresKept })
-	maps.DeleteFunc(x.rests, func(_ state.MemberID, u unfit) bool { return now.Sub(u.until) > longestUnfitRest })
+	x.owned, x.failing = map[state.RegionID][]getting{}, map[seat]struct{}{}
 	for _, g := range all {
-		r := st.Region(g.Region)
-		if r == nil || now.Sub(g.Since) < UnservedAfter || !assigned(st.Keyspace(r.Keyspace)) {
-			continue
-		}
-		owner, owns := st.PendingTransition(r.ID).GetOwner().GetMemberId(), false
-		for _, o := range r.Owners {
-			if o.Incarnation == g.Incarnation {
-				owner, owns = string(o.Member), true
-				x.owned[r.ID] = getting{o, g.Since, g.Failed}
-			}
-		}
-		if !owns && st.PendingTransition(r.ID).GetOwner().GetIncarnation() != g.Incarnation {
-			continue
-		}
-		if id := state.MemberID(owner); g.Failed && !x.failsElsewhere(r.ID, id) {
-			x.failing[id] = g
+		if r := st.Region(g.Region); r != nil && assigned(st.Keyspace(r.Keyspace)) {
+			x.get(st, r, g, now)
 		}
 	}
+	x.judge(st, serves, now)
 	ids := slices.Collect(maps.Keys(x.owned))
+	for id, all := range x.owned {
+		for _, g := range all {
+			if _, stays := x.stays[id]; g.failed && !stays {
+				x.failing[seat{g.owner.Incarnation, st.Region(id).Keyspace}] = struct{}{}
+			}
+		}
+	}
 	for id := range before {
 		if _, still := x.owned[id]; !still {
 			ids = append(ids, id)
@@ -118,63 +134,115 @@ func (x *Unserved) Look(st *state.State, all []Getting, now clock.Instant) []sta
 	return ids
 }
 
-// Follow goes on by what changed: who lost a region because it failed to acquire it rests.
-func (x *Unserved) Follow(changes []state.Change, now clock.Instant) {
+// get notes what is got ready for. Who is to take a region over may fail to because its owner does
+// not serve it, from whom it would have to fetch it: that says nothing.
+func (x *Unserved) get(st *state.State, r *state.Region, g Getting, now clock.Instant) {
+	for _, o := range r.Owners {
+		if o.Incarnation == g.Incarnation {
+			if now.Sub(g.Since) >= UnservedAfter {
+				x.owned[r.ID] = append(x.owned[r.ID], getting{o, g.Since, g.Failed})
+			}
+			return
+		}
+	}
+	t, at := st.PendingTransition(r.ID), seat{g.Incarnation, r.Keyspace}
+	if g.Failed && t.GetOwner().GetIncarnation() == g.Incarnation && t.GetCause() != rootv1.OperationReason_OPERATION_REASON_NOT_SERVED {
+		f := x.faults[at]
+		f.restsUntil = max(f.restsUntil, now.Add(prepareRest))
+		x.setFault(at, f)
+	}
+}
+
+// judge looks at what became of trials, and forgets what is over.
+func (x *Unserved) judge(st *state.State, serves func(*state.Region, state.Owner) bool, now clock.Instant) {
+	served := func(r *state.Region) bool {
+		return slices.ContainsFunc(r.Owners, func(o state.Owner) bool { return serves(r, o) })
+	}
+	for id, t := range x.trials {
+		r := st.Region(id)
+		switch {
+		case r == nil:
+			delete(x.trials, id)
+		case !t.moved:
+		case served(r):
+			delete(x.trials, id)
+			x.atFault(t.from, now)
+		case slices.ContainsFunc(x.owned[id], func(g getting) bool { return g.failed }):
+			delete(x.trials, id)
+			s := x.stays[id]
+			s.until = now.Add(min(regionRest<<min(s.times, 10), longestRegionRest))
+			s.times++
+			x.stays[id] = s
+			f := x.faults[t.from]
+			f.nextTrial = now.Add(regionRest)
+			x.setFault(t.from, f)
+		}
+	}
+	for id := range x.stays {
+		if r := st.Region(id); r == nil || served(r) {
+			delete(x.stays, id)
+		}
+	}
+	maps.DeleteFunc(x.faults, func(_ seat, f fault) bool {
+		return now.Sub(max(f.restsUntil, f.nextTrial)) > longestUnfitRest
+	})
+}
+
+// atFault has a member rest of which it is proven that it could not acquire what another one can.
+func (x *Unserved) atFault(s seat, now clock.Instant) {
+	f := x.faults[s]
+	f.provenUntil = now.Add(unfitProven)
+	if f.restsUntil <= now { // else it is of the same time
+		f.restsUntil = now.Add(min(unfitRest<<min(f.times, 10), longestUnfitRest))
+		f.times++
+	}
+	x.setFault(s, f)
+}
+
+func (x *Unserved) setFault(s seat, f fault) {
+	if _, known := x.faults[s]; known || len(x.faults) < maxFailures {
+		x.faults[s] = f
+	}
+}
+
+// Open reports whether it is not known yet what became of a trial: Look is to look again.
+func (x *Unserved) Open() bool { return len(x.trials) > 0 || len(x.stays) > 0 }
+
+// Follow goes on by what changed: which regions go elsewhere because they are not served.
+func (x *Unserved) Follow(changes []state.Change) {
 	for i := range changes {
 		t := changes[i].Transition
-		if changes[i].Kind != state.ChangeTransition || changes[i].Removed || t.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED ||
-			t.GetCause() != rootv1.OperationReason_OPERATION_REASON_NOT_SERVED {
+		if changes[i].Kind != state.ChangeTransition || t.GetCause() != rootv1.OperationReason_OPERATION_REASON_NOT_SERVED {
 			continue
 		}
-		switch t.GetKind() {
-		case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
-			x.lost(state.RegionID(t.GetRegionId()), rooted.OwnerFromProto(t.GetFrom()), now)
-		case rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER:
-			x.lost(state.RegionID(t.GetRegionId()), rooted.OwnerFromProto(t.GetOwner()), now)
+		from := t.GetFrom()
+		if t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER {
+			from = t.GetOwner()
+		}
+		id, at := state.RegionID(t.GetRegionId()), seat{from.GetIncarnation(), state.KeyspaceID(t.GetKeyspaceId())}
+		switch {
+		case changes[i].Removed || gaveUp(t):
+			if x.trials[id] == (trial{at, false}) {
+				delete(x.trials, id)
+			}
+		case len(x.trials) < maxFailures && from.GetIncarnation() != 0:
+			x.trials[id] = trial{at, t.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED}
 		}
 	}
 }
 
-func (x *Unserved) lost(region state.RegionID, o state.Owner, now clock.Instant) {
-	f := x.failed[region]
-	if len(f.members) == 0 && len(x.failed) >= maxFailures {
-		return
-	}
-	if !slices.Contains(f.members, o.Member) && len(f.members) < 2 {
-		f.members = append(f.members, o.Member)
-	}
-	f.at = now
-	x.failed[region] = f
-	if x.failsElsewhere(region, o.Member) {
-		maps.DeleteFunc(x.rests, func(_ state.MemberID, u unfit) bool { return u.region == region })
-		return
-	}
-	u := x.rests[o.Member]
-	switch {
-	case u.incarnation == o.Incarnation && u.until > now: // of the same time
-		return
-	case u.incarnation != o.Incarnation && len(x.rests) >= maxFailures:
-		return
-	case u.incarnation != o.Incarnation:
-		u = unfit{incarnation: o.Incarnation}
-	}
-	u.region, u.until = region, now.Add(min(unfitRest<<min(u.times, 10), longestUnfitRest))
-	u.times++
-	x.rests[o.Member] = u
+// gaveUp reports whether a transition ended without a change.
+func gaveUp(t *rootv1.Transition) bool {
+	s := t.GetStatus()
+	return s == rootv1.TransitionStatus_TRANSITION_STATUS_CANCELLED || s == rootv1.TransitionStatus_TRANSITION_STATUS_ABORTED || s == rootv1.TransitionStatus_TRANSITION_STATUS_SUPERSEDED
 }
 
-// failsElsewhere reports whether a region could not be acquired by another member either.
-func (x *Unserved) failsElsewhere(region state.RegionID, id state.MemberID) bool {
-	return slices.ContainsFunc(x.failed[region].members, func(other state.MemberID) bool { return other != id })
-}
-
-// Unfit reports whether an incarnation fails to get ready for what it was given, or did lately.
-func (x *Unserved) Unfit(o rooted.Owner, now clock.Instant) bool {
-	if g, failing := x.failing[o.Member]; failing && g.Incarnation == o.Incarnation {
-		return true
-	}
-	u, rests := x.rests[o.Member]
-	return rests && u.incarnation == o.Incarnation && u.until > now
+// Unfit reports whether an incarnation fails to get ready for what it was given of a keyspace, or
+// did lately.
+func (x *Unserved) Unfit(o rooted.Owner, ks state.KeyspaceID, now clock.Instant) bool {
+	s := seat{o.Incarnation, ks}
+	_, failing := x.failing[s]
+	return failing || x.faults[s].restsUntil > now
 }
 
 // of is since when an owner gets ready to serve a region, if that is too long.
@@ -182,8 +250,26 @@ func (x *Unserved) of(region state.RegionID, o state.Owner) (getting, bool) {
 	if x == nil {
 		return getting{}, false
 	}
-	g, ok := x.owned[region]
-	return g, ok && g.owner == o
+	i := slices.IndexFunc(x.owned[region], func(g getting) bool { return g.owner == o })
+	if i < 0 {
+		return getting{}, false
+	}
+	return x.owned[region][i], true
+}
+
+// leavesAt is when a region that its owner fails to acquire may go elsewhere.
+func (x *Unserved) leavesAt(r *state.Region, o state.Owner, now clock.Instant) clock.Instant {
+	at := seat{o.Incarnation, r.Keyspace}
+	f := x.faults[at]
+	if f.provenUntil > now {
+		return now
+	}
+	for _, t := range x.trials {
+		if t.from == at {
+			return now.Add(UnservedLook)
+		}
+	}
+	return max(f.nextTrial, x.stays[r.ID].until)
 }
 
 // unserved looks at an owner that may act, and does not serve.
@@ -197,13 +283,16 @@ func (p *planner) unserved(k *settings, r *state.Region, o state.Owner) {
 		return
 	}
 	f := Refusal{Region: r.ID, Keyspace: r.Keyspace, Member: o.Member, Why: NotServed, At: p.Now.Add(UnservedLook)}
-	goes, rests := g.since.Add(max(k.prepareMax, leastReady)), p.Attempts.RestsUntil(r)
-	switch {
-	case !said.Failed || k.prepareMax == 0 || p.Unserved.failsElsewhere(r.ID, o.Member):
-	case max(goes, rests) > p.Now:
-		f.At = max(goes, rests)
-	case p.leave(k, r, o, wave{k.inFlight, k.prepareMax, rootv1.OperationReason_OPERATION_REASON_NOT_SERVED}) == 0:
-		return
+	goes := max(g.since.Add(max(k.prepareMax, leastReady)), p.Attempts.RestsUntil(r))
+	if said.Failed && k.prepareMax > 0 && p.targetsOf(k).fit {
+		if goes = max(goes, p.Unserved.leavesAt(r, o, p.Now)); goes > p.Now {
+			f.At = goes
+		} else if p.tried[o.Incarnation] != k.id && p.leave(k, r, o, wave{k.inFlight, k.prepareMax, rootv1.OperationReason_OPERATION_REASON_NOT_SERVED}) == 0 {
+			if p.Unserved.faults[seat{o.Incarnation, k.id}].provenUntil <= p.Now {
+				p.tried[o.Incarnation] = k.id // one at a time
+			}
+			return
+		}
 	}
 	p.refuse(f)
 }

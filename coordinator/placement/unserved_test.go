@@ -62,7 +62,7 @@ func (s *served) pass(d time.Duration) {
 			all = append(all, old)
 			return true
 		})
-		for _, id := range s.unserved.Look(s.st, all, s.now) {
+		for _, id := range s.unserved.Look(s.st, all, s.serves, s.now) {
 			s.work.Mark(id)
 		}
 		s.last = s.round()
@@ -73,7 +73,7 @@ func (s *served) pass(d time.Duration) {
 }
 
 func (s *served) unfit(id string) bool {
-	return s.unserved.Unfit(state.Owner{Member: state.MemberID(id), Incarnation: s.st.Member(state.MemberID(id)).GetIncarnation()}, s.now)
+	return s.Unfit(state.Owner{Member: state.MemberID(id), Incarnation: s.st.Member(state.MemberID(id)).GetIncarnation()}, s.ks)
 }
 
 // What a member cannot acquire counts as not served behind 5 s, and goes elsewhere behind

@@ -229,6 +229,9 @@ func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 	}
 	said := words{sequence: f.GetSequence(), has: f.GetShown()}
 	heard := HeardFrame{Member: m.id, Incarnation: m.incarnation, Stream: m.number, At: now, Replies: f.GetReplies(), Goodbye: f.GetGoodbye()}
+	if f.GetPartial() && heard.Goodbye.GetGone() {
+		heard.Goodbye = nil // it counts once all is told that was released: from then on nothing more is taken
+	}
 	heard.Showed = s.members.showed(m, f)
 	if l := f.GetLoad(); l != nil {
 		if catalog.IsLoad(l.GetLoad()) && catalog.IsLoad(l.GetCapacity()) {

@@ -454,6 +454,39 @@ func TestRule4OnlyTheConfirmedHolderConfirms(t *testing.T) {
 	})
 }
 
+// TestRule7GoneCountsWithTheLastPart: what a process reported as released before it ended comes in
+// frames of their own when it is much, and all of it counts.
+func TestRule7GoneCountsWithTheLastPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		heard := &goodbyes{}
+		w := hosting(t, func(c *server.Config) { c.Members = heard })
+		defer w.end(t)
+		m := w.hosted(t, "m1")
+		for _, f := range []*coordinatorv1.MemberFrame{
+			{Goodbye: &coordinatorv1.Goodbye{Reason: "drains"}, Partial: true},
+			{Goodbye: &coordinatorv1.Goodbye{Gone: true}, Partial: true},
+			{Goodbye: &coordinatorv1.Goodbye{Gone: true}},
+		} {
+			m.say(f)
+			m.hear()
+		}
+		if got := heard.turns(); got != "gone false, gone true" {
+			t.Errorf("heard %q", got)
+		}
+	})
+}
+
+// goodbyes hears them.
+type goodbyes struct{ listener }
+
+func (l *goodbyes) Frame(f server.HeardFrame) {
+	if f.Goodbye != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.turned = append(l.turned, fmt.Sprint("gone ", f.Goodbye.GetGone()))
+	}
+}
+
 // TestRule4OneCheckForAll: frames that come while a check is under way are answered
 // behind one more.
 func TestRule4OneCheckForAll(t *testing.T) {

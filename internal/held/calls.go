@@ -156,6 +156,9 @@ func (c *Core) Done(id uint64, res Result, now clock.Instant) (why string) {
 	r.call, r.err = 0, ""
 	c.changed(r)
 	switch {
+	case res.Err != "" && r.hung:
+		r.hung = false
+		c.leave(r)
 	case res.Err != "" && r.cancelled && (kind == Acquire || kind == Prepare):
 		// It was not wanted, and is looked at as it would be if it had never begun.
 		c.leave(r)
@@ -177,6 +180,11 @@ func (c *Core) succeeded(r *region, kind CallKind, res Result, now clock.Instant
 	r.tries, r.retryAt = 0, 0
 	switch kind {
 	case Acquire:
+		if r.hung {
+			r.hung, r.phase, r.gate = false, phaseReleasing, &gate{}
+			r.gate.end()
+			return
+		}
 		r.phase, r.gate = phaseServing, &gate{}
 		c.watchUse(r, now)
 	case Release:
@@ -229,6 +237,7 @@ func (c *Core) Overdue(id uint64, why string) bool {
 	c.calls[id] = ref
 	if r := c.regions[ref.region]; r != nil && r.call == id {
 		r.set(c, &r.err, bounded(why))
+		c.changed(r) // it counts as failed
 	}
 	return true
 }

@@ -131,7 +131,7 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 	for _, id := range c.ids() {
 		r := c.regions[id]
 		word(uint64(id), uint64(r.phase), uint64(r.kindNow()), uint64(min(r.tries, 1)))
-		flag(r.at != nil, r.shown != nil, r.cancelled, r.idle, r.fronted, r.command != nil, r.err != "", r.joined, r.evicted)
+		flag(r.at != nil, r.shown != nil, r.cancelled, r.idle, r.fronted, r.command != nil, r.err != "", r.joined, r.evicted, r.hung)
 		text(r.frontier, r.transition, r.whole)
 		if r.at != nil {
 			epoch(r.at.Epoch)

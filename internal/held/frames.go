@@ -108,6 +108,11 @@ func (c *Core) Goodbye(deadline clock.Instant, reason string) {
 func (c *Core) Gone(reason string) {
 	c.end()
 	c.goodbye = &goodbye{reason: bounded(reason), gone: true}
+	for _, id := range c.ids() {
+		if r := c.regions[id]; r.phase == phaseReleased && r.shown != nil && r.shown.left == id {
+			c.changed(r) // it was reported as the left one of a merge
+		}
+	}
 	c.allUrgent()
 }
 
@@ -213,6 +218,7 @@ func (c *Core) report(r *region) *coordinatorv1.RegionReport {
 	}
 	p := &coordinatorv1.RegionReport{
 		RegionId: uint64(r.id), Epoch: at.Epoch.Proto(), Phase: r.phase, TransitionId: r.transition, Error: r.err,
+		Calling: r.call != 0 && !c.calls[r.call].late,
 	}
 	if r.phase == phaseNone {
 		p.Phase = phaseAcquiring // its terms have not come
@@ -221,6 +227,7 @@ func (c *Core) report(r *region) *coordinatorv1.RegionReport {
 		p.Frontier, p.SetFrontier = []byte(r.frontier), true
 	}
 	switch {
+	case c.over: // with the process ends what it has begun: of a merge the parts are what they were
 	case r.phase != phaseReleased || r.shown == nil || r.shown.left != r.id || r.transition != r.shown.transition:
 	case r.joined:
 		p.Frontier = []byte(r.whole)

@@ -172,6 +172,9 @@ type region struct {
 	lookAt, quiet clock.Instant
 	unused        bool
 
+	// hung: it was let go although its Acquire has not returned.
+	hung bool
+
 	// held: it is counted in Core.holding.
 	held bool
 
@@ -321,12 +324,30 @@ func (c *Core) settle(r *region, now clock.Instant) {
 		if c.needless(r, w) && !r.cancelled {
 			c.callOff(r)
 		}
+		if r.kind == Acquire && c.calls[r.call].late {
+			c.hang(r, w, now)
+		}
 	} else {
 		for c.step(r, w, now) {
 			w = c.want(r)
 		}
 	}
 	c.publish(r, w)
+}
+
+// hang goes on although an Acquire does not return: nothing was served since, so that the region can
+// be let go as it was granted. What it gets ready after all is evicted then; before that nothing
+// else is made for the region, and what it is shown as its own again fails at once.
+func (c *Core) hang(r *region, w want, now clock.Instant) {
+	switch {
+	case r.phase == phaseAcquiring && w == wantGive && r.fits():
+		r.hung = true
+		c.released(r, r.kept().Frontier, now)
+	case r.hung && r.phase != phaseAcquiring && w == wantOwn:
+		r.at, r.phase, r.transition = r.kept(), phaseAcquiring, ""
+		r.err = "acquire at an earlier epoch has not returned"
+		c.changed(r)
+	}
 }
 
 // step does one thing; true: look again.

@@ -347,6 +347,9 @@ func (o *observed) Takes(id state.MemberID) bool {
 // Damped: nobody fails often enough in these worlds.
 func (o *observed) Damped(state.MemberID) bool { return false }
 
+// Unfit: everybody acquires what it is given in these worlds.
+func (o *observed) Unfit(state.Owner, state.KeyspaceID) bool { return false }
+
 func (o *observed) current(id state.MemberID) int {
 	r := o.roots.at(o.p.view)
 	return r.processOf(uint8(r.st.Member(id).GetIncarnation()))

@@ -167,7 +167,7 @@ var planner = []mutation{
 	},
 	{
 		31, "the last owner of a shared region is taken off at once", "coordinator/placement/drain.go",
-		"if k.shared() && slices.ContainsFunc(r.Owners, p.stays) {", "if k.shared() {",
+		"if k.shared() && slices.ContainsFunc(r.Owners, others) {", "if k.shared() {",
 		[]string{plans},
 	},
 
@@ -333,29 +333,69 @@ var planner = []mutation{
 		[]string{"./meta/root/state"},
 	},
 	{
-		33, "who cannot acquire is given more", "coordinator/assigner/heard.go",
-		"return s.Takes(o.now) && !o.unserved.Unfit(state.Owner{Member: id, Incarnation: s.Incarnation}, o.now)", "return s.Takes(o.now)",
-		[]string{"./nokvtest"},
+		33, "who cannot acquire is given more", "coordinator/placement/targets.go",
+		"case p.Observed.Unfit(c.owner(), k.id):", "case false:",
+		[]string{plans},
 	},
 	{
 		33, "who cannot acquire keeps what it has", "coordinator/placement/unserved.go",
-		"case !said.Failed ||", "case true || !said.Failed ||",
+		"if said.Failed && k.prepareMax > 0 &&", "if false &&",
 		[]string{plans},
 	},
 	{
 		33, "who lost what it could not acquire does not rest", "coordinator/placement/unserved.go",
-		"	x.rests[o.Member] = u\n", "",
+		"f.restsUntil = now.Add(min(unfitRest<<min(f.times, 10), longestUnfitRest))", "f.restsUntil = now",
+		[]string{plans},
+	},
+	{
+		33, "all goes elsewhere without a trial", "coordinator/placement/unserved.go",
+		"			return now.Add(UnservedLook)\n", "			return now\n",
 		[]string{plans},
 	},
 	{
 		33, "a region that nobody can acquire goes round", "coordinator/placement/unserved.go",
-		" || p.Unserved.failsElsewhere(r.ID, o.Member):", ":",
+		"s.until = now.Add(min(regionRest<<min(s.times, 10), longestRegionRest))", "s.until = now",
+		[]string{plans},
+	},
+	{
+		33, "what a region does counts against its owner", "coordinator/placement/unserved.go",
+		"g.failed && !stays {", "g.failed {",
+		[]string{plans},
+	},
+	{
+		33, "the only owner that serves is taken off", "coordinator/placement/drain.go",
+		"others = func(o state.Owner) bool { return o != from && p.serves(r, o) }", "others = p.stays",
 		[]string{plans},
 	},
 	{
 		33, "who fails to prepare is given it", "coordinator/placement/steps.go",
-		"return said && last.Failed", "return said && last.Failed && false",
+		"return said && last.Failed && x.t", "return false && last.Failed && x.t",
 		[]string{plans},
+	},
+	{
+		33, "gone counts before all is told", "coordinator/server/memberstream.go",
+		"if f.GetPartial() && heard.Goodbye.GetGone() {", "if false {",
+		[]string{"./coordinator/server"},
+	},
+	{
+		33, "the left one of a merge is released at both frontiers", "internal/held/frames.go",
+		"	case c.over: // with the process", "	case false: // with the process",
+		[]string{"./internal/held"},
+	},
+	{
+		33, "an acquire that hangs keeps its region", "internal/held/held.go",
+		"case r.phase == phaseAcquiring && w == wantGive && r.fits():\n		r.hung = true", "case false:\n		r.hung = true",
+		[]string{"./nokvtest"},
+	},
+	{
+		33, "an acquire under way counts as failed", "coordinator/assigner/heard.go",
+		`said.More.Error != "" && !said.Calling`, `said.More.Error != ""`,
+		[]string{"./nokvtest"},
+	},
+	{
+		32, "who is more patient counts as alive", "coordinator/liveness/guards.go",
+		"from, _ := slices.BinarySearch(t.heard, at+1)", "from, _ := slices.BinarySearch(t.heard, 1)",
+		[]string{"./coordinator/liveness"},
 	},
 	{
 		33, "no region is suspected", "coordinator/placement/poison.go",

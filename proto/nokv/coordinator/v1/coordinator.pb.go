@@ -5803,7 +5803,9 @@ type RegionReport struct {
 	HotKeys   []*HotKey `protobuf:"bytes,13,rep,name=hot_keys,json=hotKeys,proto3" json:"hot_keys,omitempty"`
 	MedianKey []byte    `protobuf:"bytes,14,opt,name=median_key,json=medianKey,proto3" json:"median_key,omitempty"`
 	// The application could not do what was shown: a sentence for people.
-	Error         string `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
+	// It tries again, and that has not failed, nor taken too long, so far.
+	Calling       bool `protobuf:"varint,16,opt,name=calling,proto3" json:"calling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5941,6 +5943,13 @@ func (x *RegionReport) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *RegionReport) GetCalling() bool {
+	if x != nil {
+		return x.Calling
+	}
+	return false
 }
 
 type HotKey struct {
@@ -11797,7 +11806,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"MemberLoad\x12\x12\n" +
 	"\x04load\x18\x01 \x01(\x01R\x04load\x12\x1a\n" +
-	"\bcapacity\x18\x02 \x01(\x01R\bcapacity\"\x83\x04\n" +
+	"\bcapacity\x18\x02 \x01(\x01R\bcapacity\"\x9d\x04\n" +
 	"\fRegionReport\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12/\n" +
 	"\x05epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x126\n" +
@@ -11816,7 +11825,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bhot_keys\x18\r \x03(\v2\x1b.nokv.coordinator.v1.HotKeyR\ahotKeys\x12\x1d\n" +
 	"\n" +
 	"median_key\x18\x0e \x01(\fR\tmedianKey\x12\x14\n" +
-	"\x05error\x18\x0f \x01(\tR\x05error\"6\n" +
+	"\x05error\x18\x0f \x01(\tR\x05error\x12\x18\n" +
+	"\acalling\x18\x10 \x01(\bR\acalling\"6\n" +
 	"\x06HotKey\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x1a\n" +
 	"\bpermille\x18\x02 \x01(\rR\bpermille\"\xc0\x03\n" +
