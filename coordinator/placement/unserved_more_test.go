@@ -97,6 +97,12 @@ func TestRule11TheOnlyOwnerOfASharedRegionStays(t *testing.T) {
 	if *n != 0 || orphaned != 0 {
 		t.Errorf("the only member's region changed owners %d times, was without an owner %d times; epoch %v", *n, orphaned, s.st.Region(id).Epoch)
 	}
+	s.join("m2") // which can
+	s.fails = func(id string, _ state.RegionID) bool { return id == "m1" }
+	s.hpassOrphans(5*time.Minute, ks, &orphaned)
+	if r := s.st.Region(id); orphaned != 0 || !slices.ContainsFunc(r.Owners, func(o state.Owner) bool { return o.Member == "m2" }) {
+		t.Errorf("beside one that can acquire it, it was without an owner %d times; its owners are %v", orphaned, r.Owners)
+	}
 }
 
 func (s *served) hpassOrphans(d time.Duration, ks state.KeyspaceID, orphaned *int) {

@@ -359,7 +359,7 @@ var planner = []mutation{
 	},
 	{
 		33, "what a region does counts against its owner", "coordinator/placement/unserved.go",
-		"g.failed && !stays {", "g.failed {",
+		"g.failed && !stays {", "g.failed && (stays || !stays) {",
 		[]string{plans},
 	},
 	{
@@ -369,7 +369,7 @@ var planner = []mutation{
 	},
 	{
 		33, "who fails to prepare is given it", "coordinator/placement/steps.go",
-		"return said && last.Failed && x.t", "return false && last.Failed && x.t",
+		"return said && last.Failed && x.t", "return said && !said && last.Failed && x.t",
 		[]string{plans},
 	},
 	{
