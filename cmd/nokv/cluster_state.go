@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -72,6 +73,12 @@ func (s *statusOutput) judge(unknown error) {
 	}
 }
 
+// heldOutOfReach says that who holds the Tenure did not answer. It may be well, and in the root's
+// reach: then nobody else takes the Tenure by himself.
+func (s *statusOutput) heldOutOfReach() bool {
+	return s.Holder != "" && !slices.ContainsFunc(s.Coordinators, func(c coordinatorStatusOutput) bool { return c.ID == s.Holder && c.Error == "" })
+}
+
 // wrong is what makes a cluster degraded. A member that has failed does not: its regions are
 // others', or they count.
 func (s *statusOutput) wrong() (all []string) {
@@ -111,7 +118,11 @@ func (s *statusOutput) wrong() (all []string) {
 		all = append(all, "the root has no quorum that is in reach")
 	}
 	if s.Era > 0 && !serving {
-		all = append(all, "nobody serves ids and timestamps")
+		why := "nobody serves ids and timestamps"
+		if s.heldOutOfReach() {
+			why += fmt.Sprintf(": coordinator %s holds the Tenure, and is not in reach; if that lasts, nokv tenure end --why TEXT lets another one take it", s.Holder)
+		}
+		all = append(all, why)
 	}
 	say(s.Members.Orphaned, "one region has no owner", "regions have no owner")
 	say(s.Members.Suspected, "one member is suspected", "members are suspected")

@@ -153,7 +153,7 @@ type StaleError struct {
 
 // Error implements error.
 func (e *StaleError) Error() string {
-	return fmt.Sprintf("the folder of root peer %d is an older copy, or a second one: %s. Keep it from being started, and replace the peer: "+
+	return fmt.Sprintf("the folder of root peer %d is an older copy, or a second one: %s. Do not start it again. If the peer runs with its own folder, remove this one; if that is lost, replace the peer: "+
 		"start a new one with -join, an empty workdir and a node id that was never used, then run `nokv root replace --lost %d --with ID`", e.Node, e.Why, e.Node)
 }
 
