@@ -42,7 +42,9 @@ func TestA31StatesOfACluster(t *testing.T) {
 		{"whose root is out of reach", 3, func(s *statusOutput) { s.Coordinators[0].Disclosure.DegradedMode = "root_unavailable" }, stateDegraded, "no quorum"},
 		{"without a coordinator", 3, func(s *statusOutput) { s.Coordinators[1] = coordinatorStatusOutput{Address: "c2:1", Error: "refused"} }, stateDegraded, "one coordinator is away"},
 		{"without a holder", 3, func(s *statusOutput) { s.Coordinators[0].ServingAuthority = false }, stateDegraded, "nobody serves"},
-		{"whose holder is out of reach", 3, func(s *statusOutput) { s.Coordinators[0] = coordinatorStatusOutput{Address: "c1:1", Error: "timed out"} }, stateDegraded, "coordinator c1 holds the Tenure, and is not in reach; if that lasts, nokv tenure end"},
+		{"whose holder is out of reach", 3, func(s *statusOutput) {
+			s.Coordinators[0] = coordinatorStatusOutput{Address: "c1:1", Error: "timed out"}
+		}, stateDegraded, "coordinator c1 holds the Tenure, and is not in reach; if that lasts, nokv tenure end"},
 		{"that is broken", 3, func(s *statusOutput) { s.Coordinators[1].InvariantViolations[3] = 1 }, stateDegraded, "an invariant is broken"},
 		{"with much that is wrong", 3, func(s *statusOutput) { s.Members.Orphaned, s.RootPeers[2].Reachable = 1, false }, stateDegraded, "one region has no owner; one root peer is away"},
 	} {

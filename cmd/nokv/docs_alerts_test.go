@@ -20,7 +20,7 @@ func TestA52A53A54A55AlertsNameWhatThereIs(t *testing.T) {
 		t.Fatalf("there are %d rules", len(rows))
 	}
 	whys := map[string]bool{}
-	for w := placement.NoEligibleMember; w <= placement.NoOther; w++ {
+	for _, w := range placement.Whys() {
 		whys[w.String()] = true
 	}
 	for _, row := range rows {

@@ -100,7 +100,7 @@ var guides = map[string]Guide{
 
 	"guards-mass-permille":  {"of 1,000 of the members that live or fell silent within the window without proof, how many may be silent before verdicts are held", "", "a failure of few is held, and their regions wait", "a coordinator that is cut off fails members that are well"},
 	"guards-mass-window":    {"that window", "", "members that vanish one after the other are not seen together", "failures that have nothing to do with each other are"},
-	"guards-flap-failures":  {"failures within the flap window after which a member gets nothing new, at most 16", "", "a member that was unlucky is left out", "regions go to one that fails again and again"},
+	"guards-flap-failures":  {"failures within the flap window after which a member gets nothing new", "", "a member that was unlucky is left out", "regions go to one that fails again and again"},
 	"guards-flap-window":    {"that window, and for how long", "", "a member that flaps slowly is not seen", "one that is well again is left out for longer"},
 	"guards-mass-hold":      {"how long a member has been silent when its verdict is held so no longer", "", "a long cut fails members that are well", "after a real loss of many, regions are nobody's for longer"},
 	"guards-no-move-back":   {"how long nothing goes back to a member that recovered", "", "regions go back and forth with a bad network", "members stay less even after a short failure"},

@@ -47,7 +47,7 @@ func TestA30C62EverySettingOfNonsense(t *testing.T) {
 		"moves-in-flight":                   {"", "1", "4096", "4097"},
 		"guards-mass-permille":              {"", "1", "1000", "1001"},
 		"guards-mass-window":                {"99ms", "100ms", "8784h", "8785h"},
-		"guards-flap-failures":              {"", "1", "16", "17"},
+		"guards-flap-failures":              {"", "1", "1000", "1001"},
 		"guards-flap-window":                {"99ms", "100ms", "8784h", "8785h"},
 		"guards-mass-hold":                  {"", "1ms", "8784h", "8785h"},
 		"guards-no-move-back":               {"", "1ms", "8784h", "8785h"},

@@ -41,7 +41,7 @@ const (
 	// MaxMovesInFlight bounds the moves that may be under way from a member, or to one.
 	MaxMovesInFlight = 4096
 	// MaxFlapFailures bounds how many failures a guard waits for: as many are remembered of a member.
-	MaxFlapFailures = 16
+	MaxFlapFailures = 1000
 	// MaxRingVnodes bounds the virtual nodes of a member.
 	MaxRingVnodes = 4096
 	// MaxMillis bounds every duration in settings, in milliseconds (366 days).
