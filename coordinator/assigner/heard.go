@@ -235,19 +235,29 @@ func (a *Raw) attend() {
 // without, and says when it is due again: there is nothing to look at while nobody gets ready for
 // anything.
 func (a *Raw) lookForUnserved(now clock.Instant) clock.Instant {
-	a.mu.Lock()
-	due := a.lookAt
-	if due <= now && a.st != nil {
-		a.lookAt = never // what is said from here on sets it
-	}
-	a.mu.Unlock()
-	if due > now || a.st == nil {
+	if due, begins := a.beginLook(now); !begins {
 		return due
 	}
 	var all []placement.Getting
 	a.cfg.Soft.Unserved(func(id state.RegionID, incarnation uint64, since clock.Instant, said *catalog.OwnReport) {
 		all = append(all, placement.Getting{Region: id, Incarnation: incarnation, Since: since, Failed: failed(said)})
 	})
+	return a.endLook(all, now)
+}
+
+// beginLook reports whether it is time to look. What is said from here on is looked at later.
+func (a *Raw) beginLook(now clock.Instant) (due clock.Instant, begins bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lookAt > now || a.st == nil {
+		return a.lookAt, false
+	}
+	a.lookAt = never
+	return never, true
+}
+
+// endLook takes all that members got ready for, as it was at some moment behind beginLook.
+func (a *Raw) endLook(all []placement.Getting, now clock.Instant) clock.Instant {
 	serves := func(r *state.Region, o state.Owner) bool {
 		said, ok := a.cfg.Soft.Own(r.ID, o.Incarnation)
 		return ok && said.Phase == coordinatorv1.RegionPhase_REGION_PHASE_SERVING && said.Epoch == r.Epoch

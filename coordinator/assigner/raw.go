@@ -39,8 +39,8 @@ type Raw struct {
 	core       *liveness.Core
 	now, armed clock.Instant
 	heard      heard
-	// unserved is what members get ready for, or fail to, as of when it was looked at last; it
-	// is changed by Look alone. lookAt is when it is looked at next.
+	// unserved is what members get ready for, or fail to, as of when it was looked at last; it is
+	// changed by Look and Follow, which read it without mu. lookAt is when it is looked at next.
 	unserved *placement.Unserved
 	lookAt   clock.Instant
 	speakers map[state.MemberID]*speaker

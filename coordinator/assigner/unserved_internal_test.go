@@ -1,7 +1,6 @@
 package assigner
 
 import (
-	"sync"
 	"testing"
 	"time"
 
@@ -48,55 +47,26 @@ func TestRule11WhatComesWhileItIsLookedAtIsLookedAt(t *testing.T) {
 			RegionId: uint64(id), ExpectedEpoch: st.Region(id).Epoch.Proto(), Owners: []*rootv1.Owner{{MemberId: "m1", Incarnation: m.GetIncarnation()}},
 		}}}}})
 	}
-	lost := 0
-	for _, first := range ids[:8] { // which shard is looked at first is the catalog's business
-		last := ids[63]
-		tm := &clock.Manual{Elapsed: clock.Instant(time.Second)}
-		soft := catalog.NewSoft(catalog.SoftConfig{})
-		a := NewRaw(RawConfig{Soft: soft, Clock: tm, Wake: func() {}})
-		a.st = st
-		report := func(id state.RegionID, phase coordinatorv1.RegionPhase) {
-			turned, err := soft.Report(st, m, &coordinatorv1.RegionReport{RegionId: uint64(id), Epoch: st.Region(id).Epoch.Proto(), Phase: phase, Error: "the disk is full"}, tm.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if turned {
-				a.Frame(server.HeardFrame{Member: "m1", Incarnation: m.GetIncarnation(), Turned: []state.RegionID{id}})
-			}
-		}
-		report(last, coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING)
-		tm.Advance(placement.UnservedAfter + time.Second)
-		// Look is under way, held up at a shard; meanwhile last is served, and first begins to be acquired.
-		holding, goOn := make(chan struct{}), make(chan struct{})
-		var all sync.WaitGroup
-		var once sync.Once
-		all.Go(func() {
-			soft.Unserved(func(state.RegionID, uint64, clock.Instant, *catalog.OwnReport) {
-				once.Do(func() { close(holding); <-goOn })
-			})
-		})
-		<-holding
-		all.Go(func() { report(last, coordinatorv1.RegionPhase_REGION_PHASE_SERVING) })
-		time.Sleep(5 * time.Millisecond)
-		all.Go(func() { a.lookForUnserved(tm.Now()) })
-		time.Sleep(5 * time.Millisecond)
-		came := make(chan struct{})
-		go func() { report(first, coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING); close(came) }()
-		select {
-		case <-came:
-		case <-time.After(20 * time.Millisecond):
-		}
-		close(goOn)
-		all.Wait()
-		<-came
-		if a.lookAt == never {
-			tm.Advance(time.Hour)
-			if a.lookForUnserved(tm.Now()); !a.unserved.Unfit(state.Owner{Member: "m1", Incarnation: m.GetIncarnation()}, 2, tm.Now()) {
-				lost++
-			}
-		}
+	tm := &clock.Manual{Elapsed: clock.Instant(time.Second)}
+	soft := catalog.NewSoft(catalog.SoftConfig{})
+	a := NewRaw(RawConfig{Soft: soft, Clock: tm, Wake: func() {}})
+	a.st, a.lookAt = st, tm.Now()
+	if _, begins := a.beginLook(tm.Now()); !begins {
+		t.Fatal("it is not looked")
 	}
-	if lost > 0 {
-		t.Errorf("%d of 8 times a region that its owner fails to acquire is not looked at an hour later: lookAt is never", lost)
+	id := ids[0] // of which nothing was said when it was looked
+	turned, err := soft.Report(st, m, &coordinatorv1.RegionReport{
+		RegionId: uint64(id), Epoch: st.Region(id).Epoch.Proto(), Phase: coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING, Error: "the disk is full",
+	}, tm.Now())
+	if err != nil || !turned {
+		t.Fatal(turned, err)
+	}
+	a.Frame(server.HeardFrame{Member: "m1", Incarnation: m.GetIncarnation(), Turned: []state.RegionID{id}})
+	if due := a.endLook(nil, tm.Now()); due == never {
+		t.Fatal("what came meanwhile is never looked at")
+	}
+	tm.Advance(placement.UnservedAfter + time.Second)
+	if a.lookForUnserved(tm.Now()); !a.unserved.Unfit(state.Owner{Member: "m1", Incarnation: m.GetIncarnation()}, 2, tm.Now()) {
+		t.Error("what came meanwhile is not known")
 	}
 }

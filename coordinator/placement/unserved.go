@@ -161,7 +161,8 @@ func (x *Unserved) judge(st *state.State, serves func(*state.Region, state.Owner
 	for id, t := range x.trials {
 		r := st.Region(id)
 		switch {
-		case r == nil:
+		case r == nil, t.moved && len(r.Owners) == 0,
+			!t.moved && st.PendingTransition(id).GetCause() != rootv1.OperationReason_OPERATION_REASON_NOT_SERVED: // it ended in a jump
 			delete(x.trials, id)
 		case !t.moved:
 		case served(r):

@@ -168,8 +168,9 @@ func TestRule11WhatAllOwnersNeedIsAway(t *testing.T) {
 	}
 }
 
-// A region of one keyspace that only one member takes bars it in no other.
-func TestRule11UnfitInOneKeyspaceOnly(t *testing.T) {
+// beside has m1, which alone takes keyspace a, fail to acquire the one region of it; m2 takes
+// keyspace b, as m1 does.
+func beside(t *testing.T) (*served, state.KeyspaceID) {
 	s := &served{cluster: newCluster(t), said: map[spot]placement.Getting{}}
 	s.unserved = placement.NewUnserved()
 	s.join("m1", "a", "b")
@@ -178,6 +179,12 @@ func TestRule11UnfitInOneKeyspaceOnly(t *testing.T) {
 	s.settle()
 	bad := s.first(a).ID
 	s.fails = func(_ string, id state.RegionID) bool { return id == bad }
+	return s, a
+}
+
+// A region of one keyspace that only one member takes bars it in no other.
+func TestRule11UnfitInOneKeyspaceOnly(t *testing.T) {
+	s, a := beside(t)
 	s.hpass(2*time.Hour, []state.KeyspaceID{a}, nil)
 	b := s.keyspace("b", slots(10), epochFence())
 	s.hpass(time.Minute, []state.KeyspaceID{a, b}, nil)
@@ -242,14 +249,7 @@ func TestRule11SharedDrainGoesAroundWhoFailsToPrepare(t *testing.T) {
 
 // Regions of keyspace b go to m1, though it fails to acquire one of keyspace a: the others of b are full.
 func TestRule11NobodyIsForgottenBesideAnUnfitMember(t *testing.T) {
-	s := &served{cluster: newCluster(t), said: map[spot]placement.Getting{}}
-	s.unserved = placement.NewUnserved()
-	s.join("m1", "a", "b")
-	s.join("m2", "b")
-	a := s.keyspace("a", slots(1), epochFence())
-	s.settle()
-	bad := s.first(a).ID
-	s.fails = func(_ string, id state.RegionID) bool { return id == bad }
+	s, a := beside(t)
 	s.hpass(time.Minute, []state.KeyspaceID{a}, nil)
 	limited := epochFence()
 	limited.Limits = &rootv1.Limits{MaxRegionsPerMember: 6}
@@ -285,4 +285,45 @@ func TestRule11FailureOfAnotherProcess(t *testing.T) {
 	if got := s.counts("m1", "m2"); got[1] > 0 {
 		t.Errorf("before m2 failed the members had %v; 5 minutes later m2, which serves nothing, has %v; m1 is well; unfit: m1 %v m2 %v", before, got, s.unfit("m1"), s.unfit("m2"))
 	}
+}
+
+// A trial that ended while nobody followed is none any more: what else a member fails to acquire
+// goes elsewhere.
+func TestRule11TrialThatEndedInAJump(t *testing.T) {
+	s := newServed(t, "m1", "m2")
+	s.settle()
+	s.fails = func(id string, _ state.RegionID) bool { return id == "m2" }
+	var tried state.RegionID
+	for range 60 {
+		s.pass(time.Second)
+		if tried = s.moving(); tried != 0 {
+			break
+		}
+	}
+	if tried == 0 {
+		t.Fatal("nothing is tried elsewhere")
+	}
+	followed := s.unserved
+	s.unserved = nil
+	s.tell(tried, "m1", ready)
+	s.tell(tried, "m2", released, frontier("f"))
+	for range 3 {
+		s.round()
+	}
+	if s.unserved = followed; s.owner(tried) != "m1" {
+		t.Fatalf("it is %s's", s.owner(tried))
+	}
+	s.pass(2 * time.Minute)
+	s.wantCounts([]int{0, 12}, "m1", "m2")
+}
+
+// moving is a region that is on its way; 0: none is.
+func (s *served) moving() (id state.RegionID) {
+	s.st.Transitions(func(t *rootv1.Transition) bool {
+		if t.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING {
+			id = state.RegionID(t.GetRegionId())
+		}
+		return true
+	})
+	return id
 }
