@@ -23,7 +23,9 @@
 //  4. A call that fails is made again after a pause, and its error reported. One that
 //     panics has failed. One that does not return within Config.HandlerTimeout is
 //     reported and gives its worker back; nothing else is asked of that region before
-//     it returns, and no other region waits for it.
+//     it returns, and no other region waits for it. A region whose Acquire does not return
+//     may be another member's meanwhile: nothing was let in. When that Acquire returns after
+//     all, Evict follows.
 //  5. One coordinator that answers is enough to be shown what is its own; the others
 //     are found through it.
 //  6. A verdict that this process has failed ends what it holds, and it registers anew.
