@@ -62,7 +62,7 @@ func (h *holder) start(n *node) {
 // between is the moment between two steps: sometimes the process stands still
 // in it.
 func (n *node) between(step func()) {
-	if r := n.r; !r.calm && r.Chance(0.002) {
+	if r := n.r; !r.calm && r.Chance(r.k.gaps) {
 		r.Fault("paused between generate and check")
 		n.pause(r.Between(0, 3*r.k.ttl+30*time.Millisecond))
 	}

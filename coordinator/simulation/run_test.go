@@ -65,12 +65,16 @@ type knobs struct {
 	loads bool
 	// loses has a root peer lose its disk for ever, and be replaced.
 	loses bool
+	// gaps is how often a coordinator stands still between two steps of one reply, slow how
+	// often a message is.
+	gaps, slow float64
 }
 
 func knobsOf(seed uint64, v variant) knobs {
 	k := knobs{
 		seed: seed, variant: v, coordinators: 2, ttl: 60 * time.Millisecond,
 		trouble: 1200 * time.Millisecond, interval: 60 * time.Millisecond, drift: 4,
+		gaps: 0.002, slow: 0.01,
 	}
 	switch seed % 4 {
 	case 0:
@@ -86,13 +90,14 @@ func knobsOf(seed uint64, v variant) knobs {
 		k.interval = 20 * time.Millisecond
 	}
 	switch v {
+	case checkThenGenerate:
+		k.ttl, k.gaps = 30*time.Millisecond, 0.05
 	case earlierConfirmation:
 		k.ttl = 0
-	case countsFromReply, clocksBeyondBound:
-		k.ttl = 100 * time.Millisecond
-	}
-	if v == clocksBeyondBound {
-		k.drift = 600
+	case countsFromReply:
+		k.ttl, k.slow = 100*time.Millisecond, 0.1
+	case clocksBeyondBound:
+		k.ttl, k.drift, k.interval = 200*time.Millisecond, 600, 20*time.Millisecond
 	}
 	return k
 }
@@ -184,7 +189,7 @@ func newRun(k knobs) (*run, error) {
 		return nil, err
 	}
 	r.roots = roots
-	roots.Net.Lose, roots.Net.Repeat, roots.Net.Slow = 0.01, 0.02, 0.01
+	roots.Net.Lose, roots.Net.Repeat, roots.Net.Slow = 0.01, 0.02, k.slow
 	roots.Net.MaxDelay, roots.Net.SlowDelay = time.Millisecond, slowest
 	for i := range k.coordinators {
 		r.nodes = append(r.nodes, newNode(r, fmt.Sprintf("c%d", i+1)))

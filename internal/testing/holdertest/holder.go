@@ -166,13 +166,15 @@ func (h *Holder) gather(m rootv1.Mandate, count uint64, reply func(first, era ui
 		return false
 	}
 	h.check(run, func(uint64, uint64) {
-		h.Env.Between(func() {
+		generate := func() {
 			batch := h.batch
 			h.batch = nil
-			for _, generate := range batch {
-				generate()
+			for _, g := range batch {
+				g()
 			}
-		})
+		}
+		// What came while the process stood still behind the check is gathered too.
+		h.Env.Between(func() { h.Env.Between(generate) })
 	})
 	return true
 }
