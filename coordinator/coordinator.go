@@ -262,6 +262,7 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	}
 	work.Go(func() { c.register(workCtx, stopWork) })
 	work.Go(func() { c.reach.watch(workCtx) })
+	work.Go(func() { c.endCutOff(workCtx) })
 
 	<-workCtx.Done()
 	work.Wait() // retires the era

@@ -91,7 +91,7 @@ func (h *half) write(b []byte) (n int, err error) {
 			return n, net.ErrClosed
 		case h.writes.passed():
 			return n, os.ErrDeadlineExceeded
-		case h.over != nil:
+		case h.over != nil && !h.cut: // that the other side is closed does not arrive either
 			return n, syscall.EPIPE
 		case len(b) == 0:
 			return n, nil

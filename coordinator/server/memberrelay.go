@@ -35,14 +35,16 @@ func (m *memberStream) relay(f *coordinatorv1.MemberFrame) error {
 	if to == nil || m.server.cfg.Relay == nil {
 		return reason.New(rootv1.Reason_REASON_NOT_FOUND, "coordinator %.64q is not known here: ask one that is, see nokv coordinator list", hello.GetRelayTo())
 	}
+	asked := m.server.askedVainly(hello)
 	ctx, cancel := context.WithCancel(m.live.ctx)
 	defer cancel()
 	there, err := m.server.cfg.Relay(ctx, to.GetAddress())
 	if err != nil {
+		asked(status.Error(codes.Unavailable, "not reached"))
 		return status.Errorf(codes.Unavailable, "coordinator %.64q cannot be reached from here either: %v", hello.GetRelayTo(), err)
 	}
 	hello.RelayTo, hello.RelayedBy = "", string(m.server.cfg.ID)
-	m.server.streams.work.Go(func() { m.live.cut(m.passBack(there)) })
+	m.server.streams.work.Go(func() { m.live.cut(m.passBack(there, asked)) })
 	for err == nil {
 		if err = there.Send(f); err == nil {
 			f, err = m.receive()
@@ -57,9 +59,12 @@ func (m *memberStream) relay(f *coordinatorv1.MemberFrame) error {
 }
 
 // passBack passes answers back until the other side ends.
-func (m *memberStream) passBack(there grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer]) error {
-	for {
+func (m *memberStream) passBack(there grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], asked func(error)) error {
+	for first := true; ; first = false {
 		a, err := there.Recv()
+		if first {
+			asked(err)
+		}
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -71,6 +76,27 @@ func (m *memberStream) passBack(there grpc.BidiStreamingClient[coordinatorv1.Mem
 		}
 		if err != nil {
 			return err
+		}
+	}
+}
+
+// askedVainly returns what is to be told how a stream for another coordinator began: with an
+// answer, or with the error it ended with before there was one. While that coordinator holds
+// the Tenure it is noted whether it could be reached for the member.
+func (s *Server) askedVainly(hello *coordinatorv1.MemberHello) func(error) {
+	st, begun := s.view().State, s.cfg.Clock.Now()
+	member, err := speaker(st, state.MemberID(hello.GetMemberId()), hello.GetIncarnation())
+	if err != nil || st.Tenure().GetHolderId() != hello.GetRelayTo() {
+		return func(error) {}
+	}
+	id, era := state.MemberID(member.GetId()), state.Era(st.Tenure().GetEra())
+	return func(err error) {
+		now := s.cfg.Clock.Now()
+		switch code := status.Code(err); {
+		case err == nil || reason.Of(err) != rootv1.Reason_REASON_UNSPECIFIED:
+			s.vain.forget(id) // what it says, it says itself
+		case code == codes.Unavailable || code == codes.DeadlineExceeded || now.Sub(begun) >= vainAfter:
+			s.vain.note(id, era, now)
 		}
 	}
 }

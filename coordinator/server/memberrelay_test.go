@@ -5,12 +5,16 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // standby is an authority that is somebody else's.
@@ -103,5 +107,70 @@ func TestRule10AWayThatIsNoneIsRefused(t *testing.T) {
 				t.Errorf("%v ended with %v, want %q", hello, err, says)
 			}
 		}
+	})
+}
+
+// Who asks in vain, for long enough and until now, to be passed on to the holder of the era
+// counts as cut off from it, until the holder answers.
+func TestRule10WhoAsksInVainIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		holder := hosting(t)
+		defer holder.end(t)
+		holder.must(t, &rootv1.Event{Kind: &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: "c2", Address: "there", Incarnation: 1}}})
+		holder.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+			HolderId: "c2", HolderIncarnation: 1, HolderAddress: "there", TtlMillis: 1000, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
+		}}})
+		era := state.Era(holder.root.state.Tenure().GetEra())
+		reached := false
+		between := startOn(t, holder.root, func(c *server.Config) {
+			c.ID, c.Authority = "c3", standby{&counter{}}
+			c.Relay = func(ctx context.Context, _ string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+				if !reached {
+					return nil, status.Error(codes.Unavailable, "no route")
+				}
+				return holder.client.MemberStream(ctx)
+			}
+		})
+		defer between.end(t)
+		counts := func(when string, vain, of int) {
+			t.Helper()
+			if v, o := between.server.CutOff(era); v != vain || o != of {
+				t.Errorf("%s: %d of %d, want %d of %d", when, v, o, vain, of)
+			}
+		}
+		ask := func() {
+			t.Helper()
+			if err := between.through(t, &coordinatorv1.MemberFrame{Complete: true}).fails(); err == nil || !strings.Contains(err.Error(), "cannot be reached from here either") {
+				t.Fatal(err)
+			}
+		}
+		counts("nobody asked", 0, 0)
+		ask()
+		counts("once", 0, 0)
+		for range 2 {
+			time.Sleep(6 * time.Second)
+			ask()
+		}
+		counts("for 12 s", 1, 2)
+		if v, _ := between.server.CutOff(era + 1); v != 0 {
+			t.Errorf("%d count for another era", v)
+		}
+		counts("what is of another era is forgotten", 0, 0)
+		for range 3 {
+			ask()
+			time.Sleep(6 * time.Second)
+		}
+		counts("again", 1, 2)
+		time.Sleep(7 * time.Second)
+		counts("not lately", 0, 0)
+		for range 3 {
+			ask()
+			time.Sleep(6 * time.Second)
+		}
+		reached = true
+		m := between.through(t, &coordinatorv1.MemberFrame{Complete: true})
+		m.hear()
+		counts("the holder answers", 0, 0)
+		m.end()
 	})
 }

@@ -203,6 +203,7 @@ type Server struct {
 	healthStreams  *places.Places
 	memberStreams  *places.Places
 	members        *members
+	vain           vain
 	hints          *hints.Planner
 	streams        streams
 	fanout         *fanout

@@ -257,6 +257,9 @@ type Status struct {
 	// seen here.
 	Tenure   *rootv1.Tenure
 	TenureAt clock.Instant
+	// HeardAt is when a standby's probe of its holder was answered last, or when it was first
+	// seen here.
+	HeardAt clock.Instant
 }
 
 // Status describes the Holder at this moment.

@@ -173,7 +173,7 @@ func (r *RawHolder) Until() clock.Instant { return r.core.Until() }
 func (r *RawHolder) Status(now clock.Instant) Status {
 	s := Status{
 		Phase: r.core.Phase(), Era: r.core.Era(), Superseded: r.core.Superseded(),
-		Stage: r.core.holding.stage, Tenure: r.core.Tenure(), TenureAt: r.core.tenureAt,
+		Stage: r.core.holding.stage, Tenure: r.core.Tenure(), TenureAt: r.core.tenureAt, HeardAt: r.core.standby.servingAt,
 	}
 	if e := r.era; e != nil {
 		s.Confirmed, s.ConfirmedAt = now < e.confirmedUntil(), r.core.ConfirmedAt()

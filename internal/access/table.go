@@ -165,7 +165,7 @@ var kinds = byNumber(map[protoreflect.Name]kind{
 	"coordinator_left":   {nobody, row(No, Own, No, No, Allowed)},
 
 	// What operators change by calls of its own.
-	"tenure_ended":             {nobody, operators},
+	"tenure_ended":             {nobody, row(No, Allowed, No, No, Allowed)}, // by a coordinator: of a holder that is cut off
 	"access_granted":           {nobody, operators},
 	"access_revoked":           {nobody, operators},
 	"pin_key_rotated":          {nobody, operators},

@@ -393,6 +393,21 @@ var planner = []mutation{
 		[]string{"./nokvtest"},
 	},
 	{
+		32, "a minority of members ends an era", "coordinator/cutoff.go",
+		"if 2*vain <= of {", "if vain == 0 {",
+		[]string{"./nokvtest"},
+	},
+	{
+		32, "a member that found another way counts as cut off", "coordinator/server/cutoff.go",
+		"if a.at.Sub(a.since) >= vainLeast {", "if true {",
+		[]string{"./coordinator/server", "./nokvtest"},
+	},
+	{
+		32, "a holder that answers counts as cut off", "coordinator/server/memberrelay.go",
+		"s.vain.forget(id) // what it says, it says itself", "_ = id",
+		[]string{"./coordinator/server"},
+	},
+	{
 		32, "who is more patient counts as alive", "coordinator/liveness/guards.go",
 		"from, _ := slices.BinarySearch(t.heard, at+1)", "from, _ := slices.BinarySearch(t.heard, 1)",
 		[]string{"./coordinator/liveness"},
