@@ -62,6 +62,8 @@ type observedOutput struct {
 	// DampedMillis: it failed as often as guards-flap-failures says, and gets nothing new for so long;
 	// what it has it keeps.
 	DampedMillis uint64 `json:"damped_millis,omitempty"`
+	// RestingMillis: it could not acquire what another member could.
+	RestingMillis uint64 `json:"resting_millis,omitempty"`
 }
 
 // listedOutput is a line of nokv member list -o json.
@@ -84,7 +86,7 @@ func showMember(m *rootv1.Member, owned *uint64) memberOutput {
 
 func showObserved(m *coordinatorv1.MemberStatus) observedOutput {
 	out := observedOutput{
-		Signals: m.GetSignals(), Guard: m.GetGuard(), Connected: m.GetConnected(), Frames: m.GetFrames(), DampedMillis: m.GetDampedMillis(),
+		Signals: m.GetSignals(), Guard: m.GetGuard(), Connected: m.GetConnected(), Frames: m.GetFrames(), DampedMillis: m.GetDampedMillis(), RestingMillis: m.GetRestingMillis(),
 		LoadCapacity: m.GetLoad().GetCapacity(),
 	}
 	if state := m.GetMember().GetState(); m.GetHealth() != 0 && (state == rootv1.MemberState_MEMBER_STATE_ACTIVE || state == rootv1.MemberState_MEMBER_STATE_DRAINING) {
@@ -130,6 +132,9 @@ func (o *observedOutput) why() string {
 	if o.DampedMillis > 0 {
 		parts = append(parts, "damped by guards-flap-failures, gets nothing new for "+(time.Duration(o.DampedMillis)*time.Millisecond).Round(time.Second).String())
 	}
+	if o.RestingMillis > 0 {
+		parts = append(parts, "could not acquire what another member could, gets nothing new for "+(time.Duration(o.RestingMillis)*time.Millisecond).Round(time.Second).String())
+	}
 	if len(o.Signals) > 0 {
 		parts = append(parts, strings.Join(o.Signals, ","))
 	}
@@ -146,7 +151,7 @@ func memberList() *command {
 			header := slices.Concat([]any{"ID", "ADDRESS", "KIND", "STATE", "INCARNATION", "REGIONS"}, observedColumns, []any{"REASON"})
 			return list(f, unargued((*client.Client).ListMembers), show, header, func(m listedOutput) []any {
 				reason := m.Reason
-				if m.Health != "" && (m.Health != "live" && m.Health != "reports" || m.DampedMillis > 0) {
+				if m.Health != "" && (m.Health != "live" && m.Health != "reports" || m.DampedMillis > 0 || m.RestingMillis > 0) {
 					reason = strings.TrimPrefix(reason+"; "+m.why(), "; ")
 				}
 				return slices.Concat([]any{m.ID, orDash(m.Address), orDash(m.Kind), m.State, m.Incarnation, *m.Regions}, m.cells(), []any{orDash(reason)})

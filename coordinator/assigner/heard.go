@@ -307,6 +307,13 @@ func (o observed) Unfit(owner state.Owner, ks state.KeyspaceID) bool {
 	return o.unserved.Unfit(owner, ks, o.now)
 }
 
+// Probation implements placement.Observed.
+func (o observed) Probation(owner state.Owner, ks state.KeyspaceID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.unserved.Probation(owner, ks)
+}
+
 // ClearAt implements placement.Observed.
 func (o observed) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
 	o.mu.Lock()

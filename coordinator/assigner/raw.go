@@ -175,7 +175,9 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 	a.st, a.at = st, at
 	a.past.date(at.Index, now)
 	a.mu.Lock()
-	a.unserved.Follow(changes)
+	if a.unserved.Follow(changes); a.unserved.Open() {
+		a.lookAt = min(a.lookAt, now.Add(placement.UnservedLook))
+	}
 	a.mu.Unlock()
 	a.quarantine(now)
 	if a.work == nil {

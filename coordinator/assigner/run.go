@@ -95,7 +95,13 @@ func (a *Assigner) Answered(id state.MemberID, incarnation uint64, now clock.Ins
 }
 
 // Standing says what is thought of a member.
-func (a *Assigner) Standing(id state.MemberID) liveness.Standing { return a.raw.Standing(id) }
+func (a *Assigner) Standing(id state.MemberID) liveness.Standing {
+	s := a.raw.Standing(id)
+	a.raw.mu.Lock()
+	defer a.raw.mu.Unlock()
+	s.RestsUntil = a.raw.unserved.RestsUntil(s.Incarnation)
+	return s
+}
 
 // Observed is what is known of members beside the root.
 func (a *Assigner) Observed() placement.Observed { return observed{a.raw} }

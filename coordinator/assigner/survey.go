@@ -127,6 +127,11 @@ func (o surveyObserved) Unfit(owner state.Owner, ks state.KeyspaceID) bool {
 	return observed{o.raw}.Unfit(owner, ks)
 }
 
+// Probation implements placement.Observed.
+func (o surveyObserved) Probation(owner state.Owner, ks state.KeyspaceID) bool {
+	return observed{o.raw}.Probation(owner, ks)
+}
+
 // ClearAt implements placement.Observed.
 func (o surveyObserved) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
 	if o.without[id] {

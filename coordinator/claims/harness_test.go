@@ -231,8 +231,9 @@ func (w *world) Takes(id state.MemberID) bool {
 	defer w.mu.Unlock()
 	return !w.away[id]
 }
-func (w *world) Damped(state.MemberID) bool               { return false }
-func (w *world) Unfit(state.Owner, state.KeyspaceID) bool { return false }
+func (w *world) Damped(state.MemberID) bool                   { return false }
+func (w *world) Unfit(state.Owner, state.KeyspaceID) bool     { return false }
+func (w *world) Probation(state.Owner, state.KeyspaceID) bool { return false }
 func (w *world) ClearAt(state.MemberID, uint64, liveness.Fence) clock.Instant {
 	return 0
 }

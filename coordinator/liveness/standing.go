@@ -43,6 +43,9 @@ type Standing struct {
 	// DampedUntil: it failed too often, and gets nothing new before. Settling: it recovered
 	// lately, and nothing is moved back to it, to even out, before.
 	DampedUntil, SettlingUntil clock.Instant
+	// RestsUntil: it could not acquire what another member could, and gets nothing of that
+	// keyspace before that anybody else may have. The planner says so, not the detector.
+	RestsUntil clock.Instant
 }
 
 // Takes reports whether a member may get something new.

@@ -74,6 +74,10 @@ func (c *cluster) Unfit(o state.Owner, ks state.KeyspaceID) bool {
 	return c.unserved != nil && c.unserved.Unfit(o, ks, c.now)
 }
 
+func (c *cluster) Probation(o state.Owner, ks state.KeyspaceID) bool {
+	return c.unserved != nil && c.unserved.Probation(o, ks)
+}
+
 // serves reports whether an owner says that it serves a region as it is.
 func (c *cluster) serves(r *state.Region, o state.Owner) bool {
 	said, ok := c.Report(r.ID, o)

@@ -67,6 +67,9 @@ type Observed interface {
 	// Unfit reports whether an incarnation fails to get ready for what it was given of a keyspace,
 	// or did lately: it gets what nobody else may have.
 	Unfit(o state.Owner, ks state.KeyspaceID) bool
+	// Probation reports whether an incarnation that was unfit is to get one region of a keyspace
+	// at a time.
+	Probation(o state.Owner, ks state.KeyspaceID) bool
 	// ClearAt is when regions of the incarnation, whose keyspace has that fence, may
 	// be granted elsewhere: see liveness.Core.
 	ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant

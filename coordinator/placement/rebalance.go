@@ -172,7 +172,8 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 		if !x.Takes {
 			missing++
 		}
-		x.Takes = x.Takes && !p.Observed.Unfit(state.Owner{Member: x.ID, Incarnation: x.Incarnation}, k.id)
+		x.Takes = x.Takes && !p.unfit(k, x.ID, x.Incarnation)
+		x.OneAtATime = p.Observed.Probation(state.Owner{Member: x.ID, Incarnation: x.Incarnation}, k.id)
 		if p.Insight != nil {
 			x.There = x.Joined <= p.Created[k.id]
 		}

@@ -93,7 +93,7 @@ func (p *planner) candidatesOf(k *settings) (all []*candidate, fit bool) {
 	for _, c := range p.candidates() {
 		switch {
 		case !Accepts(c.record, k.name):
-		case p.Observed.Unfit(c.owner(), k.id):
+		case p.unfit(k, c.id, c.record.GetIncarnation()):
 			unfit = append(unfit, c)
 		default:
 			all = append(all, c)
@@ -109,6 +109,13 @@ func (p *planner) candidatesOf(k *settings) (all []*candidate, fit bool) {
 		}
 	}
 	return all, false
+}
+
+// unfit reports whether a member gets nothing of a keyspace that anybody else may have. One on
+// probation has had its one region when something is on its way to it.
+func (p *planner) unfit(k *settings, id state.MemberID, incarnation uint64) bool {
+	o := state.Owner{Member: id, Incarnation: incarnation}
+	return p.Observed.Unfit(o, k.id) || p.Observed.Probation(o, k.id) && p.Moves.takesIn(id, k.id)+p.Busy.in(id, k.id).regions > 0
 }
 
 func (p *planner) targetsOf(k *settings) *targets {
@@ -307,8 +314,10 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 	}
 	t.field.Book(i, load.Same(w), 1)
 	if alone {
-		t.field.Bar(i)
 		p.trials[t.candidates[i].id] = true
+	}
+	if alone || t.fit && p.Observed.Probation(t.candidates[i].owner(), k.id) { // it is better than nobody
+		t.field.Bar(i)
 	}
 	if t.seen != nil {
 		t.seen[i].Load = t.seen[i].Load.Plus(w)

@@ -52,7 +52,8 @@ type Getting struct {
 // owners need, nobody says. So it is tried: a member that fails to get ready for UnservedAfter is
 // given nothing of that keyspace that another one may have, and when prepare_max has passed one of
 // its regions goes elsewhere, as one of a member that drains. If that one is served there, the
-// member is at fault: the others follow, and it rests. If it fails there as well, it stays where it
+// member is at fault: the others follow, and it rests, and gets one region behind that, and no other
+// before it serves that one. If it fails there as well, it stays where it
 // is for a while, counts against nobody, and for as long nothing else of the first one is tried.
 type Unserved struct {
 	owned map[state.RegionID][]getting
@@ -96,6 +97,10 @@ type fault struct {
 	// something again, nextTrial when one of its regions may be tried elsewhere.
 	provenUntil, restsUntil, nextTrial clock.Instant
 	times                              int
+	// probation: behind its rest it gets one region, probe, and no other before it serves that
+	// one; 0: it has not got it yet.
+	probation bool
+	probe     state.RegionID
 }
 
 // NewUnserved knows nothing.
@@ -184,6 +189,25 @@ func (x *Unserved) judge(st *state.State, serves func(*state.Region, state.Owner
 			delete(x.stays, id)
 		}
 	}
+	for at, f := range x.faults {
+		if f.probe == 0 {
+			continue
+		}
+		r := st.Region(f.probe)
+		i := -1
+		if r != nil {
+			i = slices.IndexFunc(r.Owners, func(o state.Owner) bool { return o.Incarnation == at.incarnation })
+		}
+		switch {
+		case i < 0:
+			f.probe = 0 // it went elsewhere
+		case serves(r, r.Owners[i]):
+			f.probe, f.probation = 0, false
+		default:
+			continue
+		}
+		x.faults[at] = f
+	}
 	maps.DeleteFunc(x.faults, func(_ seat, f fault) bool {
 		return now.Sub(max(f.restsUntil, f.nextTrial)) > longestUnfitRest
 	})
@@ -192,7 +216,7 @@ func (x *Unserved) judge(st *state.State, serves func(*state.Region, state.Owner
 // atFault has a member rest of which it is proven that it could not acquire what another one can.
 func (x *Unserved) atFault(s seat, now clock.Instant) {
 	f := x.faults[s]
-	f.provenUntil = now.Add(unfitProven)
+	f.provenUntil, f.probation = now.Add(unfitProven), true
 	if f.restsUntil <= now { // else it is of the same time
 		f.restsUntil = now.Add(min(unfitRest<<min(f.times, 10), longestUnfitRest))
 		f.times++
@@ -207,11 +231,23 @@ func (x *Unserved) setFault(s seat, f fault) {
 }
 
 // Open reports whether it is not known yet what became of a trial: Look is to look again.
-func (x *Unserved) Open() bool { return len(x.trials) > 0 || len(x.stays) > 0 }
+func (x *Unserved) Open() bool {
+	if len(x.trials) > 0 || len(x.stays) > 0 {
+		return true
+	}
+	for _, f := range x.faults {
+		if f.probe != 0 {
+			return true
+		}
+	}
+	return false
+}
 
-// Follow goes on by what changed: which regions go elsewhere because they are not served.
+// Follow goes on by what changed: which regions go elsewhere because they are not served, and
+// what members got that are on probation.
 func (x *Unserved) Follow(changes []state.Change) {
 	for i := range changes {
+		x.probe(&changes[i])
 		t := changes[i].Transition
 		if changes[i].Kind != state.ChangeTransition || t.GetCause() != rootv1.OperationReason_OPERATION_REASON_NOT_SERVED {
 			continue
@@ -232,6 +268,20 @@ func (x *Unserved) Follow(changes []state.Change) {
 	}
 }
 
+// probe notes what a member on probation got.
+func (x *Unserved) probe(c *state.Change) {
+	if c.Kind != state.ChangeRegion || c.Removed || len(x.faults) == 0 {
+		return
+	}
+	for _, o := range c.Region.Owners {
+		at := seat{o.Incarnation, c.Region.Keyspace}
+		if f, known := x.faults[at]; known && f.probation && (c.OldRegion == nil || !slices.Contains(c.OldRegion.Owners, o)) {
+			f.probe = c.Region.ID
+			x.faults[at] = f
+		}
+	}
+}
+
 // gaveUp reports whether a transition ended without a change.
 func gaveUp(t *rootv1.Transition) bool {
 	s := t.GetStatus()
@@ -239,11 +289,29 @@ func gaveUp(t *rootv1.Transition) bool {
 }
 
 // Unfit reports whether an incarnation fails to get ready for what it was given of a keyspace, or
-// did lately.
+// did lately, or does not serve yet what it got behind that.
 func (x *Unserved) Unfit(o rooted.Owner, ks state.KeyspaceID, now clock.Instant) bool {
 	s := seat{o.Incarnation, ks}
 	_, failing := x.failing[s]
-	return failing || x.faults[s].restsUntil > now
+	f := x.faults[s]
+	return failing || f.restsUntil > now || f.probe != 0
+}
+
+// Probation reports whether an incarnation that failed to acquire something is to get one region
+// of a keyspace, and no other before it serves that one.
+func (x *Unserved) Probation(o rooted.Owner, ks state.KeyspaceID) bool {
+	return x.faults[seat{o.Incarnation, ks}].probation
+}
+
+// RestsUntil is until when an incarnation is given nothing, in any keyspace, that anybody else may
+// have; 0: it does not rest.
+func (x *Unserved) RestsUntil(incarnation uint64) (until clock.Instant) {
+	for s, f := range x.faults {
+		if s.incarnation == incarnation {
+			until = max(until, f.restsUntil)
+		}
+	}
+	return until
 }
 
 // of is since when an owner gets ready to serve a region, if that is too long.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/placement/balance"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -116,6 +117,52 @@ func TestRule11WhoCannotAcquireLosesItsRegions(t *testing.T) {
 	s.pass(time.Minute)
 	if s.owner(s.regionsOf("m3")[0].ID) != "m3" || s.unfit("m3") {
 		t.Error("what m3 serves is taken from it")
+	}
+}
+
+// Behind its rest a member gets one region, and the others once it serves that one.
+func TestRule11OneRegionBehindItsRest(t *testing.T) {
+	for _, mended := range []bool{false, true} {
+		s := newServed(t, "m1", "m2")
+		s.settle()
+		s.join("m3")
+		for _, r := range s.regionsOf("m1")[:3] {
+			s.give(r, "m3")
+		}
+		bad := true
+		s.fails = func(id string, _ state.RegionID) bool { return bad && id == "m3" }
+		s.pass(2 * time.Minute)
+		s.wantCounts([]int{0, 6, 6}, "m1", "m2", "m3")
+		bad = !mended
+		if s.unfit("m3") {
+			t.Error("m3 rests for longer than a minute the first time")
+		}
+		in := s.work.Take(s.cluster, s.now)
+		in.Rebalance, in.Policies, in.Unserved = []state.KeyspaceID{s.ks}, map[state.KeyspaceID]balance.Policy{s.ks: even}, s.unserved
+		moves := 0
+		plan := placement.Make(in)
+		for _, o := range plan.Operations {
+			if o.To.Member == "m3" {
+				moves++
+			}
+		}
+		if moves != 1 {
+			t.Errorf("%d regions are moved to m3 to even out, want 1: %+v", moves, plan)
+		}
+		s.set("m2", failed)
+		s.settle()
+		s.pass(4 * time.Second)
+		if n := len(s.regionsOf("m3")); n != 1 {
+			t.Errorf("m3 gets %d regions behind its rest, want 1", n)
+		}
+		if s.unfit("m3") == mended {
+			t.Errorf("mended %v, unfit %v", mended, s.unfit("m3"))
+		}
+		s.set("m1", failed)
+		s.settle()
+		if n := len(s.regionsOf("m3")); n != 12 {
+			t.Errorf("m3 is better than nobody, and has %d regions", n)
+		}
 	}
 }
 

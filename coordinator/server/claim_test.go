@@ -26,6 +26,7 @@ func (everybody) Takes(state.MemberID) bool { return true }
 
 func (everybody) Damped(state.MemberID) bool                                       { return false }
 func (everybody) Unfit(state.Owner, state.KeyspaceID) bool                         { return false }
+func (everybody) Probation(state.Owner, state.KeyspaceID) bool                     { return false }
 func (everybody) ClearAt(state.MemberID, uint64, liveness.Fence) clock.Instant     { return 0 }
 func (everybody) Shown(state.MemberID, uint64) state.Token                         { return state.Token{} }
 func (everybody) Report(state.RegionID, state.Owner) (_ placement.Report, ok bool) { return }

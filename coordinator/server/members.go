@@ -152,6 +152,7 @@ func (v *served) memberStatus(m *rootv1.Member) *coordinatorv1.MemberStatus {
 		if s := v.server.cfg.Standing(id); s.Incarnation == m.GetIncarnation() {
 			status.Health, status.Signals, status.Guard = coordinatorv1.MemberHealth(s.Health), s.Signals.Names(), s.Guard.String()
 			status.DampedMillis = uint64(max(s.DampedUntil.Sub(v.now), 0).Milliseconds())
+			status.RestingMillis = uint64(max(s.RestsUntil.Sub(v.now), 0).Milliseconds())
 		}
 	}
 	return status

@@ -348,7 +348,8 @@ func (o *observed) Takes(id state.MemberID) bool {
 func (o *observed) Damped(state.MemberID) bool { return false }
 
 // Unfit: everybody acquires what it is given in these worlds.
-func (o *observed) Unfit(state.Owner, state.KeyspaceID) bool { return false }
+func (o *observed) Unfit(state.Owner, state.KeyspaceID) bool     { return false }
+func (o *observed) Probation(state.Owner, state.KeyspaceID) bool { return false }
 
 func (o *observed) current(id state.MemberID) int {
 	r := o.roots.at(o.p.view)

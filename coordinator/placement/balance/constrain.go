@@ -70,7 +70,7 @@ func (r *rounds) add(region int32, why rootv1.OperationReason) {
 		return
 	}
 	r.f.book(to, r.weights[region], 1)
-	r.f.seats[to].gets++
+	r.f.gets(to)
 	r.do(region, Step{Kind: Add, To: r.f.seats[to].ID, Reason: why})
 }
 

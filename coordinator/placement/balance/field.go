@@ -178,6 +178,22 @@ func (f *Field) bar(i int32) {
 	f.sets[f.seats[i].set].cold.remove(i)
 }
 
+// most is how many regions may be on their way to a member.
+func (f *Field) most(s *Seat) int {
+	if s.OneAtATime {
+		return 1
+	}
+	return f.k.InFlight
+}
+
+// gets notes that one more region is on its way to a member.
+func (f *Field) gets(i int32) {
+	s := &f.seats[i]
+	if s.gets++; s.gets >= f.most(s) {
+		f.bar(i)
+	}
+}
+
 // Len is how many members there are, Seat one of them, by id.
 func (f *Field) Len() int { return len(f.seats) }
 

@@ -44,6 +44,8 @@ type Member struct {
 	Regions int
 	// Gives and Gets are how many regions are on their way from it, and to it.
 	Gives, Gets int
+	// OneAtATime: no more than one region may be on its way to it.
+	OneAtATime bool
 }
 
 // Region is what there is to know of one.

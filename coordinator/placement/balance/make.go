@@ -93,7 +93,7 @@ func newRounds(in *Input) *rounds {
 	r.seat()
 	r.f.Open(r.held())
 	for i := range r.f.seats {
-		if s := &r.f.seats[i]; s.Stale || s.gets >= r.k.InFlight {
+		if s := &r.f.seats[i]; s.Stale || s.gets >= r.f.most(s) {
 			r.f.bar(int32(i))
 		}
 	}
@@ -211,9 +211,7 @@ func (r *rounds) move(region, from, to int32, why rootv1.OperationReason) {
 	r.f.book(from, load.Pair{Low: -w.Low, High: -w.High}, -1)
 	r.f.book(to, w, 1)
 	r.f.seats[from].gives++
-	if r.f.seats[to].gets++; r.f.seats[to].gets >= r.k.InFlight {
-		r.f.bar(to)
-	}
+	r.f.gets(to)
 	r.do(region, Step{Kind: Move, From: r.f.seats[from].ID, To: r.f.seats[to].ID, Reason: why})
 }
 

@@ -255,7 +255,7 @@ func (r *rounds) exchangeOne(region, from int32) Why {
 			continue // what is heavier than what it has too much makes others hot
 		}
 		next := r.target(x, to)
-		if next < 0 || r.f.seats[next].gets >= r.k.InFlight || !r.hasRoom(next, r.weights[x].High) || r.f.seats[next].High+r.weights[x].High > r.low(next) && r.level(next, r.f.seats[next].High+r.weights[x].High) > was {
+		if next < 0 || r.f.seats[next].gets >= r.f.most(&r.f.seats[next]) || !r.hasRoom(next, r.weights[x].High) || r.f.seats[next].High+r.weights[x].High > r.low(next) && r.level(next, r.f.seats[next].High+r.weights[x].High) > was {
 			continue
 		}
 		h := hop{x, to, next}

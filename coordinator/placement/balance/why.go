@@ -41,7 +41,7 @@ func (f *Field) standing(at int32) standing {
 		return away
 	case f.k.PerMember > 0 && s.Count >= f.k.PerMember:
 		return full
-	case s.gets >= f.k.InFlight:
+	case s.gets >= f.most(s):
 		return crowded
 	case s.Stale:
 		return unheard

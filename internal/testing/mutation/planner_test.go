@@ -388,6 +388,21 @@ var planner = []mutation{
 		[]string{"./nokvtest"},
 	},
 	{
+		33, "a member back from its rest gets as many as there are", "coordinator/placement/targets.go",
+		"if alone || t.fit && p.Observed.Probation(", "if alone || false && p.Observed.Probation(",
+		[]string{plans},
+	},
+	{
+		33, "a member back from its rest is evened out at once", "coordinator/placement/rebalance.go",
+		"x.OneAtATime = p.Observed.Probation(", "x.OneAtATime = false && p.Observed.Probation(",
+		[]string{plans},
+	},
+	{
+		33, "a member on probation stays on it", "coordinator/placement/unserved.go",
+		"f.probe, f.probation = 0, false", "f.probe, f.probation = f.probe, f.probation",
+		[]string{plans},
+	},
+	{
 		33, "an acquire under way counts as failed", "coordinator/assigner/heard.go",
 		`said.More.Error != "" && !said.Calling`, `said.More.Error != ""`,
 		[]string{"./nokvtest"},

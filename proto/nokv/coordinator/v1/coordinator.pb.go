@@ -7095,7 +7095,10 @@ type MemberStatus struct {
 	// What it last said of its load on a stream here; absent: nothing.
 	Load *MemberLoad `protobuf:"bytes,10,opt,name=load,proto3" json:"load,omitempty"`
 	// It failed too often, and gets nothing new for so long, in milliseconds.
-	DampedMillis  uint64 `protobuf:"varint,11,opt,name=damped_millis,json=dampedMillis,proto3" json:"damped_millis,omitempty"`
+	DampedMillis uint64 `protobuf:"varint,11,opt,name=damped_millis,json=dampedMillis,proto3" json:"damped_millis,omitempty"`
+	// It could not acquire what another member could, and gets nothing of that keyspace that
+	// anybody else may have for so long, in milliseconds; one region behind that.
+	RestingMillis uint64 `protobuf:"varint,12,opt,name=resting_millis,json=restingMillis,proto3" json:"resting_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7203,6 +7206,13 @@ func (x *MemberStatus) GetLoad() *MemberLoad {
 func (x *MemberStatus) GetDampedMillis() uint64 {
 	if x != nil {
 		return x.DampedMillis
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetRestingMillis() uint64 {
+	if x != nil {
+		return x.RestingMillis
 	}
 	return 0
 }
@@ -11920,7 +11930,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"disclosure\x18\x02 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
 	"disclosure\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\xe1\x03\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x88\x04\n" +
 	"\fMemberStatus\x12,\n" +
 	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x12Q\n" +
 	"\x0elast_heartbeat\x18\x02 \x01(\v2*.nokv.coordinator.v1.StoreHeartbeatRequestR\rlastHeartbeat\x120\n" +
@@ -11933,7 +11943,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05guard\x18\t \x01(\tR\x05guard\x123\n" +
 	"\x04load\x18\n" +
 	" \x01(\v2\x1f.nokv.coordinator.v1.MemberLoadR\x04load\x12#\n" +
-	"\rdamped_millis\x18\v \x01(\x04R\fdampedMillis\"{\n" +
+	"\rdamped_millis\x18\v \x01(\x04R\fdampedMillis\x12%\n" +
+	"\x0eresting_millis\x18\f \x01(\x04R\rrestingMillis\"{\n" +
 	"\x17ListCoordinatorsRequest\x124\n" +
 	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
