@@ -30,8 +30,10 @@ const (
 // cutOffAfter. The majority keeps two halves of a network from taking the Tenure from one
 // another in turn: the half of fewer members has no majority. What follows is what follows
 // when an operator ends an era: the holder, which reaches the root, retires it exactly, and
-// leaves the next one to others. A cluster without members has no such evidence, and an
-// operator ends the era.
+// leaves the next one to others; coordinators that no member reaches do so as well. A cluster
+// without members has no such evidence, nor has one of mostly replicated stores, which have no
+// streams, or of so many coordinators that none is asked by more than half (a member asks three):
+// an operator ends the era.
 func (c *Coordinator) endCutOff(ctx context.Context) {
 	ticker := time.NewTicker(cutOffEvery)
 	defer ticker.Stop()
@@ -42,6 +44,7 @@ func (c *Coordinator) endCutOff(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
+		c.holder.OnLonely(c.server.MemberStreams() == 0)
 		a, now := c.holder.Status(), c.clock.Now()
 		if !unheard(a, now) || askedAt != 0 && now.Sub(askedAt) < cutOffAfter {
 			continue
@@ -68,7 +71,7 @@ func (c *Coordinator) endEra(ctx context.Context, t *rootv1.Tenure, vain, of int
 	defer cancel()
 	because := fmt.Sprintf("coordinator %s cannot reach the holder, nor can %d of %d members", c.cfg.ID, vain, of)
 	results, err := c.root.Propose(ctx, &rootv1.Command{
-		Why: because, Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: t.GetEra()}}}},
+		Why: because, Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: t.GetEra(), CutOff: true}}}},
 	})
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/nokvtest"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // cutOff cuts the holder from the other coordinators, callers and some members of five.
@@ -94,4 +96,109 @@ func owned(t *testing.T, c *nokvtest.Cluster) (n int) {
 		}
 	}
 	return n
+}
+
+// The next era is taken by the only coordinator that members reach, and not by one of those that
+// are cut off as well.
+func TestRule10TheNextHolderIsOneThatMembersReach(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			c := nokvtest.Start(t, nokvtest.Coordinators(n), nokvtest.TenureTTL(200*time.Millisecond), nokvtest.Keyspace("streams", "partitions"))
+			for i := range 5 {
+				c.Member(t, fmt.Sprintf("m%d", i+1), &app{})
+			}
+			c.Await(t, "all are owned", func() bool { return owned(t, c) == 128 })
+			good := "c1"
+			if c.Holder(t) == good {
+				good = "c2"
+			}
+			before, _ := newestEra(t, c)
+			for i := range n {
+				bad := fmt.Sprintf("c%d", i+1)
+				if bad == good {
+					continue
+				}
+				for j := range 5 {
+					if o := fmt.Sprintf("c%d", j+1); o != bad && j < n {
+						c.Cut(bad, o)
+					}
+					c.Cut(bad, fmt.Sprintf("m%d", j+1))
+				}
+				c.Cut(bad, nokvtest.Outside)
+			}
+			time.Sleep(2 * time.Minute)
+			if era, holder := newestEra(t, c); era != before+1 || holder != good {
+				t.Errorf("of %d: era %d of %s, want %d of %s", n, era, holder, before+1, good)
+			}
+		})
+	}
+}
+
+// A holder that four stores reach keeps the Tenure, also when they beat at the standby while that was the holder.
+func TestRule10AHolderThatStoresReachStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := nokvtest.Start(t, nokvtest.Coordinators(2), nokvtest.TenureTTL(200*time.Millisecond), nokvtest.Keyspace("streams", "partitions"))
+		c.Member(t, "m1", &app{})
+		c.Await(t, "all are owned", func() bool { return owned(t, c) == 128 })
+		other := c.Holder(t)
+		stores := map[string]*rootv1.Member{}
+		for i := range 4 {
+			id := fmt.Sprintf("store-%d", i+1)
+			m, err := c.Client().RegisterMember(t.Context(), &rootv1.Member{Id: id, Address: id + ":1", StartNonce: 7, Keyspaces: []string{"default"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stores[id] = m
+		}
+		sequence := uint64(0)
+		failed := 0
+		beat := func() {
+			sequence++
+			for id, m := range stores {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if _, err := c.Client().StoreHeartbeat(ctx, &coordinatorv1.StoreHeartbeatRequest{MemberId: id, Incarnation: m.GetIncarnation(), Sequence: sequence}); err != nil {
+					failed++
+				}
+				cancel()
+			}
+		}
+		beat()
+		time.Sleep(6 * time.Second)
+		era := c.EndEra(t)
+		holder := c.Holder(t)
+		if holder == other {
+			t.Fatal("the same holder")
+		}
+		for range 20 {
+			beat()
+			time.Sleep(3 * time.Second)
+		}
+		c.Cut(holder, other)
+		c.Cut(other, nokvtest.Outside)
+		c.Cut(holder, "m1")
+		failed = 0
+		for range 100 {
+			beat()
+			time.Sleep(3 * time.Second)
+		}
+		if now, by := newestEra(t, c); failed > 0 || now != uint64(era) {
+			_, err := c.Client().Tso(t.Context(), 1)
+			t.Errorf("era %d of %s, want %d of %s, whom four of five members reach: %d beats fail; tso: %v", now, by, era, holder, failed, err)
+		}
+	})
+}
+
+// newestEra is the newest era that any coordinator tells of that is reached from outside.
+func newestEra(t *testing.T, c *nokvtest.Cluster) (uint64, string) {
+	var era uint64
+	holder := ""
+	for _, at := range c.Addresses() {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		s, err := c.Client().Status(ctx, at)
+		cancel()
+		if err == nil && s.GetTenure().GetEra() > era {
+			era, holder = s.GetTenure().GetEra(), s.GetTenure().GetHolderId()
+		}
+	}
+	return era, holder
 }

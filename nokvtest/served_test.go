@@ -3,6 +3,7 @@ package nokvtest_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/nokvtest"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -64,7 +66,21 @@ func TestRule11OwnedIsServed(t *testing.T) {
 		c.Member(t, "m3", sick)
 		c.Await(t, "m3 gets some", func() bool { return owns("m3") > 0 })
 		c.Await(t, "they are said not to be served", func() bool { return waits("not_served") })
+		c.Await(t, "a plan says so", func() bool {
+			plan, err := c.Client().Plan(t.Context(), &coordinatorv1.PlanRequest{Keyspace: "streams"})
+			return err == nil && slices.ContainsFunc(plan.GetRefusals(), func(r *coordinatorv1.PlannedRefusal) bool {
+				return r.GetWhy() == "not_served" && r.GetMemberId() == "m3"
+			})
+		})
 		c.Await(t, "they go back", func() bool { return owns("m3") == 0 })
+		c.Await(t, "m3 is said to rest", func() bool {
+			for m, err := range c.Client().ListMembers(t.Context()) {
+				if err == nil && m.GetMember().GetId() == "m3" && m.GetRestingMillis() > 0 {
+					return true
+				}
+			}
+			return false
+		})
 		c.EndEra(t) // the next holder knows as well
 		for range 10 {
 			time.Sleep(5 * time.Second)

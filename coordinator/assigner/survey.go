@@ -68,7 +68,7 @@ func (a *Raw) survey() *survey {
 		s.paces[id] = surveyed{x.budget, x.cool} // cools makes a new map each time
 	}
 	s.in = a.work.Copy(nil, now)
-	s.in.Observed, s.in.Insight, s.in.Drained, s.in.Created, s.in.Attempts = surveyObserved{s}, surveyInsight{s}, a.past.drained, maps.Clone(a.past.created), a.past.attempts.Copy()
+	s.in.Observed, s.in.Insight, s.in.Drained, s.in.Created, s.in.Attempts, s.in.Unserved = surveyObserved{s}, surveyInsight{s}, a.past.drained, maps.Clone(a.past.created), a.past.attempts.Copy(), a.unserved.Copy()
 	if len(s.weighed) > 0 {
 		s.book = load.NewBook(maxBook)
 		s.in.Loads = s.book

@@ -66,6 +66,11 @@ type Unserved struct {
 	faults map[seat]fault
 }
 
+// Copy is what is known now; what follows is not in it.
+func (x *Unserved) Copy() *Unserved {
+	return &Unserved{maps.Clone(x.owned), maps.Clone(x.failing), maps.Clone(x.trials), maps.Clone(x.stays), maps.Clone(x.faults)}
+}
+
 // seat is an incarnation's part in a keyspace.
 type seat struct {
 	incarnation uint64

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -14,8 +15,9 @@ const (
 	// this one again after 5 s, and 2 s more that it waits for an answer; one that found
 	// another way does not come back.
 	vainFor = 12 * time.Second
-	// vainLeast is how long a member must have found no way.
+	// vainLeast is how long a member must have found no way, and vainTimes how often.
 	vainLeast = 10 * time.Second
+	vainTimes = 3
 	// vainAfter is how long a stream that is passed on is without an answer before its end
 	// counts as silence of the holder, and not as the member's own change of mind.
 	vainAfter = time.Second
@@ -25,27 +27,36 @@ const (
 // holder of the Tenure: neither they nor this coordinator can reach it.
 type vain struct {
 	mu sync.Mutex
-	// Guarded by mu.
-	asked map[state.MemberID]vainly
+	// Guarded by mu. sweptAt is when what counts no more was taken away.
+	asked   map[state.MemberID]vainly
+	sweptAt clock.Instant
 }
 
-// vainly is when a member asked so first and last, while an era lasts.
+// vainly is when an incarnation asked so first and last, and how often, while an era lasts.
 type vainly struct {
-	era       state.Era
-	since, at clock.Instant
+	incarnation uint64
+	times       int
+	era         state.Era
+	since, at   clock.Instant
 }
 
-func (v *vain) note(id state.MemberID, era state.Era, now clock.Instant) {
+func (v *vain) note(id state.MemberID, incarnation uint64, era state.Era, now clock.Instant) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.asked == nil {
 		v.asked = map[state.MemberID]vainly{}
 	}
-	since := now
-	if a := v.asked[id]; a.era == era && now.Sub(a.at) <= vainFor {
-		since = a.since
+	if now.Sub(v.sweptAt) > vainFor {
+		v.sweptAt = now
+		maps.DeleteFunc(v.asked, func(_ state.MemberID, a vainly) bool { return now.Sub(a.at) > vainFor })
 	}
-	v.asked[id] = vainly{era, since, now}
+	a := v.asked[id]
+	if a.era != era || a.incarnation != incarnation || now.Sub(a.at) > vainFor {
+		a = vainly{incarnation: incarnation, era: era, since: now}
+	}
+	a.at = now
+	a.times++
+	v.asked[id] = a
 }
 
 // forget is called when the holder has answered a member.
@@ -65,7 +76,7 @@ func (v *vain) last(era state.Era, now clock.Instant) map[state.MemberID]bool {
 			delete(v.asked, id)
 			continue
 		}
-		if a.at.Sub(a.since) >= vainLeast {
+		if a.times >= vainTimes && a.at.Sub(a.since) >= vainLeast {
 			count[id] = true
 		}
 	}
@@ -73,8 +84,8 @@ func (v *vain) last(era state.Era, now clock.Instant) map[state.MemberID]bool {
 }
 
 // CutOff says how many of the members that may serve have asked here in vain, for vainLeast and
-// until now, to have their streams passed on to the holder of era, and how many such members there are. Members
-// that have no streams, as replicated stores, are not counted.
+// until now, to have their streams passed on to the holder of era, and how many such members
+// there are. Those that have no streams, as replicated stores, ask nobody and count as reached.
 func (s *Server) CutOff(era state.Era) (vain, of int) {
 	st := s.view().State
 	asked := s.vain.last(era, s.cfg.Clock.Now())
@@ -90,8 +101,6 @@ func (s *Server) CutOff(era state.Era) (vain, of int) {
 		}
 		if asked[id] {
 			vain++
-		} else if _, beats := s.cfg.Soft.Store(id); beats {
-			return true
 		}
 		of++
 		return true

@@ -40,7 +40,10 @@ func (m *memberStream) relay(f *coordinatorv1.MemberFrame) error {
 	defer cancel()
 	there, err := m.server.cfg.Relay(ctx, to.GetAddress())
 	if err != nil {
-		asked(status.Error(codes.Unavailable, "not reached"))
+		if m.live.ctx.Err() == nil { // else it may be the member that went
+			err = status.Error(codes.Unavailable, err.Error())
+		}
+		asked(err)
 		return status.Errorf(codes.Unavailable, "coordinator %.64q cannot be reached from here either: %v", hello.GetRelayTo(), err)
 	}
 	hello.RelayTo, hello.RelayedBy = "", string(m.server.cfg.ID)
@@ -89,14 +92,14 @@ func (s *Server) askedVainly(hello *coordinatorv1.MemberHello) func(error) {
 	if err != nil || st.Tenure().GetHolderId() != hello.GetRelayTo() {
 		return func(error) {}
 	}
-	id, era := state.MemberID(member.GetId()), state.Era(st.Tenure().GetEra())
+	id, incarnation, era := state.MemberID(member.GetId()), member.GetIncarnation(), state.Era(st.Tenure().GetEra())
 	return func(err error) {
 		now := s.cfg.Clock.Now()
 		switch code := status.Code(err); {
 		case err == nil || reason.Of(err) != rootv1.Reason_REASON_UNSPECIFIED:
 			s.vain.forget(id) // what it says, it says itself
 		case code == codes.Unavailable || code == codes.DeadlineExceeded || now.Sub(begun) >= vainAfter:
-			s.vain.note(id, era, now)
+			s.vain.note(id, incarnation, era, now)
 		}
 	}
 }

@@ -174,3 +174,65 @@ func TestRule10WhoAsksInVainIsCounted(t *testing.T) {
 		m.end()
 	})
 }
+
+func cutOffWorlds(t *testing.T, relay func(ctx context.Context, holder *world) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error)) (holder, between *world, era state.Era) {
+	holder = hosting(t)
+	holder.must(t, &rootv1.Event{Kind: &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: "c2", Address: "there", Incarnation: 1}}})
+	holder.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+		HolderId: "c2", HolderIncarnation: 1, HolderAddress: "there", TtlMillis: 1000, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
+	}}})
+	era = state.Era(holder.root.state.Tenure().GetEra())
+	between = startOn(t, holder.root, func(c *server.Config) {
+		c.ID, c.Authority = "c3", standby{&counter{}}
+		c.Relay = func(ctx context.Context, _ string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+			return relay(ctx, holder)
+		}
+	})
+	return
+}
+
+// A store asks nobody to pass anything on, and counts as one that reaches the holder.
+func TestRule10AStoreIsNoMinority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		holder, between, era := cutOffWorlds(t, func(context.Context, *world) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+			return nil, status.Error(codes.Unavailable, "no route")
+		})
+		defer holder.end(t)
+		defer between.end(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := between.client.StoreHeartbeat(ctx, &coordinatorv1.StoreHeartbeatRequest{MemberId: "m2", Incarnation: between.incarnation("m2"), Sequence: 1}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		for range 3 {
+			_ = between.through(t, &coordinatorv1.MemberFrame{Complete: true}).fails()
+			time.Sleep(6 * time.Second)
+		}
+		if vain, of := between.server.CutOff(era); 2*vain > of {
+			t.Errorf("%d of %d: m2 beat here an hour ago, and at the holder since", vain, of)
+		}
+	})
+}
+
+// A member that changes its mind at once, as it found another way, while the connection to the
+// holder is being made, has not asked in vain.
+func TestRule10AChangeOfMindIsNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		holder, between, era := cutOffWorlds(t, func(ctx context.Context, _ *world) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+			<-ctx.Done() // as gRPC does while it connects
+			return nil, status.FromContextError(ctx.Err()).Err()
+		})
+		defer holder.end(t)
+		defer between.end(t)
+		for range 4 {
+			m := between.through(t, &coordinatorv1.MemberFrame{Complete: true})
+			time.Sleep(10 * time.Millisecond)
+			m.end()
+			time.Sleep(5 * time.Second)
+		}
+		if vain, of := between.server.CutOff(era); vain > 0 {
+			t.Errorf("%d of %d: it was here twice for 10 ms", vain, of)
+		}
+	})
+}

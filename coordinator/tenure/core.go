@@ -56,6 +56,8 @@ const (
 	// as the holder of one that was asked to end leaves the Tenure to others.
 	LeastEra = 5 * time.Second
 	yieldFor = LeastEra
+	// lonelyFor is how long a coordinator that no member reaches leaves the Tenure to others.
+	lonelyFor = 2 * time.Second
 
 	retryLeast = 5 * time.Millisecond
 	retryMost  = 200 * time.Millisecond
@@ -146,6 +148,8 @@ type Core struct {
 	reported uint64
 	// lastEra is the highest era this process has held: none is begun twice.
 	lastEra uint64
+	// lonely: see OnLonely.
+	lonely bool
 	// askedEra is the newest era known to have been asked to end, askedAt when that
 	// was heard of.
 	askedEra uint64
@@ -278,11 +282,18 @@ func (c *Core) askedToEnd(now clock.Instant) {
 // yieldUntil is the moment before which this coordinator leaves the Tenure to
 // others, because its era was asked to end; 0: it need not.
 func (c *Core) yieldUntil() clock.Instant {
-	if t := c.tenure; t.GetEnd() != nil && t.GetHolderId() == c.s.ID {
+	switch t := c.tenure; {
+	case t.GetEnd() != nil && t.GetHolderId() == c.s.ID:
 		return c.askedAt.Add(yieldFor)
+	case t.GetEnd().GetCutOff() && c.lonely:
+		return c.askedAt.Add(lonelyFor)
 	}
 	return 0
 }
+
+// OnLonely tells whether no member reaches this coordinator. One that is lonely leaves an era to
+// others, behind one whose holder was cut off from its members.
+func (c *Core) OnLonely(lonely bool) { c.lonely = lonely }
 
 // beginMine takes up the newest era if it was given to this process. Not while a
 // claim is open: the view may be faster than its answer, which has the windows.

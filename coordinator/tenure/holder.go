@@ -275,6 +275,11 @@ func (h *Holder) OnSuperseded() {
 	h.step(func(r *RawHolder, now clock.Instant) { r.OnSuperseded(now) })
 }
 
+// OnLonely tells whether no member reaches this coordinator.
+func (h *Holder) OnLonely(lonely bool) {
+	h.step(func(r *RawHolder, _ clock.Instant) { r.core.OnLonely(lonely) })
+}
+
 // step gives the RawHolder something, and wakes Run if it would sleep too long. fn
 // must not block.
 func (h *Holder) step(fn func(r *RawHolder, now clock.Instant)) {

@@ -258,7 +258,7 @@ var planner = []mutation{
 	},
 	{
 		32, "a member whose load is not known gets something", "coordinator/placement/balance/make.go",
-		"s.Stale || s.gets >= r.k.InFlight {", "s.gets >= r.k.InFlight {",
+		"s.Stale || s.gets >= r.f.most(s) {", "s.gets >= r.k.InFlight {",
 		[]string{evens},
 	},
 	{
@@ -334,7 +334,7 @@ var planner = []mutation{
 	},
 	{
 		33, "who cannot acquire is given more", "coordinator/placement/targets.go",
-		"case p.Observed.Unfit(c.owner(), k.id):", "case false:",
+		"case p.unfit(k, c.id, c.record.GetIncarnation()):", "case false:",
 		[]string{plans},
 	},
 	{
@@ -388,6 +388,16 @@ var planner = []mutation{
 		[]string{"./nokvtest"},
 	},
 	{
+		33, "an owner is added where another one may act", "meta/root/state/transition.go",
+		"	if d := t.mayGive(k, region, nil, next); d != nil {", "	if d := t.mayGive(k, region, nil, next); false {",
+		[]string{state},
+	},
+	{
+		33, "what was taken before counts as taken now", "meta/root/state/vacated.go",
+		"all = append(all, *r.Former)", "all = append(all, rooted.FormerOwner{Member: r.Former.Member, Incarnation: r.Former.Incarnation, Revision: max(r.Former.Revision, index)})",
+		[]string{"./nokvtest"},
+	},
+	{
 		33, "a member back from its rest gets as many as there are", "coordinator/placement/targets.go",
 		"if alone || t.fit && p.Observed.Probation(", "if alone || false && p.Observed.Probation(",
 		[]string{plans},
@@ -414,7 +424,7 @@ var planner = []mutation{
 	},
 	{
 		32, "a member that found another way counts as cut off", "coordinator/server/cutoff.go",
-		"if a.at.Sub(a.since) >= vainLeast {", "if true {",
+		"if a.times >= vainTimes && a.at.Sub(a.since) >= vainLeast {", "if true {",
 		[]string{"./coordinator/server", "./nokvtest"},
 	},
 	{

@@ -21,7 +21,7 @@ func (t *turn) regionTombstoned(e *rootv1.RegionTombstoned) verdict {
 	if p := t.PendingTransition(old.ID); p != nil {
 		return verdict{reject: changePending(p)}
 	}
-	if d := t.vacate(k, old); d != nil {
+	if d := t.vacate(k, old, nil, nil); d != nil {
 		return verdict{reject: d}
 	}
 	t.removeRegion(old)

@@ -104,7 +104,8 @@ func (t *turn) create(k *keyspace, want *Region, asked *rootv1.RegionEpoch, r *E
 	if d := t.owners(k, nil, want.Owners, true); d != nil {
 		return verdict{reject: d}
 	}
-	if d := t.vacatedBy(k, at, want.Owners); d != nil {
+	want.Start, want.End = at.start, at.end
+	if d := t.mayGive(k, nil, nil, want); d != nil {
 		return verdict{reject: d}
 	}
 	last := t.raise(k, Epoch{Version: max(t.lastVersion(want.ID), k.versionFloor())}).Version
@@ -121,7 +122,6 @@ func (t *turn) create(k *keyspace, want *Region, asked *rootv1.RegionEpoch, r *E
 		want.ID = t.giveID()
 		t.change(Change{Kind: ChangeAllocators})
 	}
-	want.Start, want.End = at.start, at.end
 	t.putRegion(nil, want)
 	r.Region = want
 	return applied
@@ -167,11 +167,11 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 		want.Frontier = old.Frontier
 	}
 	want.Start, want.End, want.Former = at.start, at.end, t.takenFrom(k, old, want)
-	if old.Start != want.Start || old.End != want.End {
-		if d := t.vacatedBy(k, at, want.Owners); d != nil {
-			return verdict{reject: d}
-		}
-		if d := t.vacate(k, old); d != nil {
+	if d := t.mayGive(k, old, taken, want); d != nil {
+		return verdict{reject: d}
+	}
+	if taken != nil || old.Start != want.Start || old.End != want.End {
+		if d := t.vacate(k, old, taken, want); d != nil {
 			return verdict{reject: d}
 		}
 	}

@@ -217,7 +217,7 @@ func (t *turn) tenureEnded(e *rootv1.TenureEnded, r *EventResult) verdict {
 		return already
 	}
 	t.tenure = proto.CloneOf(t.tenure)
-	t.tenure.End = &rootv1.TenureEnd{AskedAt: t.token.Proto(), Actor: t.actor, Why: t.why}
+	t.tenure.End = &rootv1.TenureEnd{AskedAt: t.token.Proto(), Actor: t.actor, Why: t.why, CutOff: e.GetCutOff()}
 	r.Tenure = t.tenure
 	t.change(Change{Kind: ChangeTenure, Tenure: r.Tenure})
 	return applied

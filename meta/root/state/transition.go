@@ -136,6 +136,9 @@ func (t *turn) withPeer(k *keyspace, region *Region, kind rootv1.TransitionKind,
 	next.Owners, next.Revision = owners, t.token.Index
 	next.Former = t.takenFrom(k, region, next)
 	next.Epoch = t.nextOwners(k, region.Epoch)
+	if d := t.mayGive(k, region, nil, next); d != nil {
+		return nil, d
+	}
 	return next, nil
 }
 

@@ -16,51 +16,82 @@ const (
 	maxVacatedBytes = 64 << 10
 )
 
-// vacate notes that keys of a region are about to have none: above which version they go on, see
-// versionFloor, and who may still act for them, see Vacated.
-func (t *turn) vacate(k *keyspace, old *Region) *rootv1.ErrorDetail {
-	if !k.assigned() {
-		return nil
+// vacate notes that a region is about to be gone, or to have fewer keys: above which version they
+// go on, see versionFloor, and who may still act for them, see Vacated. next is what the region
+// becomes, nil when it is removed, and taken a neighbour that it takes in: without an owner, next
+// says only whom its own keys were taken from.
+func (t *turn) vacate(k *keyspace, old, taken, next *Region) *rootv1.ErrorDetail {
+	if !k.assigned() || !k.fencedByTime() && taken == nil && old.Epoch.Version <= k.versionFloor() {
+		return nil // nothing can be new
 	}
-	v := old.Epoch.Version
-	rises := v > k.versionFloor() && v <= MaxEpoch/2 // one beyond stands for itself
-	acts := t.actsBehind(k, old)
-	if !rises && len(acts) == 0 {
-		return nil
-	}
-	next := *k
-	next.record = proto.CloneOf(k.record)
-	if rises {
-		next.record.VersionFloor = v
-	}
-	for _, f := range acts {
-		if !addVacated(next.record, f, old) {
-			return capacity(maxVacated, "%d owners may act for keys of keyspace %q that were taken from them, and no more can be noted: publish regions for these keys, which are given away when their owners have let go", maxVacated, k.record.GetName())
+	record := proto.CloneOf(k.record)
+	room := true
+	note := func(r *Region, keys []place) {
+		for _, at := range keys {
+			if v := r.Epoch.Version; v > record.GetVersionFloor() && v <= MaxEpoch/2 { // one beyond stands for itself
+				record.VersionFloor = v
+			}
+			for _, f := range mayActFor(r, t.token.Index) {
+				room = room && (!k.fencedByTime() || addVacated(record, f, at, t.token.Index))
+			}
 		}
 	}
-	t.setKeyspace(&next)
+	if next == nil {
+		note(old, []place{{start: old.Start, end: old.End}})
+	} else {
+		note(old, without(old, next))
+	}
+	if taken != nil && len(next.Owners) == 0 {
+		note(taken, []place{{start: taken.Start, end: taken.End}})
+	}
+	switch {
+	case !room:
+		return capacity(maxVacated, "%d owners may act for keys of keyspace %q that were taken from them, and no more can be noted: publish regions for these keys, which are given away when their owners have let go", maxVacated, k.record.GetName())
+	case proto.Equal(record, k.record):
+		return nil
+	}
+	changed := *k
+	changed.record = record
+	t.setKeyspace(&changed)
 	return nil
 }
 
-// actsBehind are those who may act for a region's keys when it is gone, because their fence is a
-// time.
-func (t *turn) actsBehind(k *keyspace, old *Region) (all []rooted.FormerOwner) {
-	if !k.carried() || max(fenceTTL(k.record.GetSettings()), k.record.GetFormerTtlMillis()) == 0 {
-		return nil
-	}
-	for _, o := range old.Owners {
+// fencedByTime reports whether owners of the keyspace may act for a time in which nobody confirms
+// them, or might when they were given something.
+func (k *keyspace) fencedByTime() bool {
+	return max(fenceTTL(k.record.GetSettings()), k.record.GetFormerTtlMillis()) > 0
+}
+
+// mayActFor are those who may act for a region: its owners, at what they are shown up to index, or,
+// while it has none, the one that it was taken from.
+func mayActFor(r *Region, index uint64) (all []rooted.FormerOwner) {
+	for _, o := range r.Owners {
 		if o.Incarnation != 0 {
-			all = append(all, rooted.FormerOwner{Member: o.Member, Incarnation: o.Incarnation, Revision: t.token.Index})
+			all = append(all, rooted.FormerOwner{Member: o.Member, Incarnation: o.Incarnation, Revision: index})
 		}
 	}
-	if len(old.Owners) == 0 && old.Former != nil {
-		all = append(all, rooted.FormerOwner{Member: old.Former.Member, Incarnation: old.Former.Incarnation, Revision: t.token.Index})
+	if len(r.Owners) == 0 && r.Former != nil {
+		all = append(all, *r.Former)
 	}
 	return all
 }
 
-// addVacated notes the keys of a region that an owner may act for; false: there is no room.
-func addVacated(k *rootv1.Keyspace, f rooted.FormerOwner, r *Region) bool {
+// without are the keys of a region that another one does not have.
+func without(r, other *Region) (all []place) {
+	if !overlaps(r.Start, r.End, other.Start, other.End) {
+		return []place{{start: r.Start, end: r.End}}
+	}
+	if r.Start < other.Start {
+		all = append(all, place{start: r.Start, end: other.Start})
+	}
+	if other.End != "" && (r.End == "" || other.End < r.End) {
+		all = append(all, place{start: other.End, end: r.End})
+	}
+	return all
+}
+
+// addVacated notes keys that an owner may act for; false: there is no room.
+func addVacated(k *rootv1.Keyspace, f rooted.FormerOwner, at place, index uint64) bool {
 	i, bytes := -1, 0
 	for j, x := range k.Vacated {
 		bytes += len(x.GetStartKey()) + len(x.GetEndKey())
@@ -68,7 +99,7 @@ func addVacated(k *rootv1.Keyspace, f rooted.FormerOwner, r *Region) bool {
 			i = j
 		}
 	}
-	start, end := r.Start, r.End
+	start, end := at.start, at.end
 	if i >= 0 {
 		x := k.Vacated[i]
 		bytes -= len(x.GetStartKey()) + len(x.GetEndKey())
@@ -76,11 +107,12 @@ func addVacated(k *rootv1.Keyspace, f rooted.FormerOwner, r *Region) bool {
 		if len(x.GetEndKey()) == 0 || end != "" && end < string(x.GetEndKey()) {
 			end = string(x.GetEndKey())
 		}
+		f.Revision = max(f.Revision, x.GetOwner().GetRevision())
 	}
 	if bytes+len(start)+len(end) > maxVacatedBytes {
 		start, end = "", ""
 	}
-	next := &rootv1.FormerRange{Owner: f.Proto(), StartKey: []byte(start), EndKey: []byte(end)}
+	next := &rootv1.FormerRange{Owner: f.Proto(), StartKey: []byte(start), EndKey: []byte(end), NotedAt: index}
 	switch {
 	case i >= 0:
 		k.Vacated[i] = next
@@ -106,18 +138,36 @@ func (s *State) Vacated(id KeyspaceID, start, end string, fn func(*rooted.Former
 	}
 }
 
-// vacatedBy refuses owners of keys that somebody else may act for.
-func (t *turn) vacatedBy(k *keyspace, at place, owners []Owner) (d *rootv1.ErrorDetail) {
-	if len(owners) == 0 || !k.carried() {
+// mayGive refuses a region of which somebody gets keys that somebody else may act for: old is what
+// it was, nil for a new one, and taken the neighbour that it takes in. A planner knows when that is
+// over, and region assign --now does not ask.
+func (t *turn) mayGive(k *keyspace, old, taken, next *Region) (d *rootv1.ErrorDetail) {
+	if t.byPlanner || len(next.Owners) == 0 || !k.carried() || !k.fencedByTime() {
 		return nil
 	}
-	t.Vacated(k.id(), at.start, at.end, func(f *rooted.FormerOwner) bool {
-		if !slices.ContainsFunc(owners, func(o Owner) bool { return o.Incarnation == f.Incarnation }) {
+	refuses := func(f *rooted.FormerOwner) bool {
+		if d == nil && !slices.ContainsFunc(next.Owners, func(o Owner) bool { return o.Incarnation == f.Incarnation }) {
 			d = refuse(rootv1.Reason_REASON_RANGE_CHANGE_PENDING, "member %q may still act for keys of [%q, %q), which were taken from it: publish the region without an owner, and it is given one when that is over",
-				f.Member, at.start, at.end)
+				f.Member, next.Start, next.End)
 		}
 		return d == nil
-	})
+	}
+	gets := []place{{start: next.Start, end: next.End}}
+	if old != nil && !slices.ContainsFunc(next.Owners, func(o Owner) bool { return !slices.Contains(old.Owners, o) }) {
+		gets = without(next, old) // its owners had the rest
+	} else if old != nil {
+		for _, f := range mayActFor(old, 0) {
+			refuses(&f)
+		}
+	}
+	if taken != nil {
+		for _, f := range mayActFor(taken, 0) {
+			refuses(&f)
+		}
+	}
+	for _, at := range gets {
+		t.Vacated(k.id(), at.start, at.end, refuses)
+	}
 	return d
 }
 
@@ -129,7 +179,7 @@ func (t *turn) settleVacated(k *keyspace, old, next *Region) {
 		return
 	}
 	over := func(x *rootv1.FormerRange) bool {
-		return x.GetOwner().GetRevision() <= old.Revision && overlaps(old.Start, old.End, string(x.GetStartKey()), string(x.GetEndKey()))
+		return x.GetNotedAt() <= old.Revision && overlaps(old.Start, old.End, string(x.GetStartKey()), string(x.GetEndKey()))
 	}
 	if !slices.ContainsFunc(k.record.Vacated, over) {
 		return

@@ -14,7 +14,7 @@ import (
 func TestVacatedIsBounded(t *testing.T) {
 	k := &rootv1.Keyspace{}
 	add := func(incarnation uint64, start, end string) bool {
-		return addVacated(k, rooted.FormerOwner{Member: "m", Incarnation: incarnation, Revision: incarnation}, &Region{Region: rooted.Region{Start: start, End: end}})
+		return addVacated(k, rooted.FormerOwner{Member: "m", Incarnation: incarnation, Revision: incarnation}, place{start: start, end: end}, incarnation)
 	}
 	bytes := func() (n int) {
 		for _, x := range k.Vacated {

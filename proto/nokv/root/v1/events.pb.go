@@ -1170,7 +1170,10 @@ func (x *TenureRetired) GetRetireSecret() []byte {
 type TenureEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Era that is meant; must be active.
-	Era           uint64 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
+	Era uint64 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
+	// A coordinator asks, because neither it nor most members can reach the holder: coordinators
+	// that no member reaches leave the next era to others first.
+	CutOff        bool `protobuf:"varint,2,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1210,6 +1213,13 @@ func (x *TenureEnded) GetEra() uint64 {
 		return x.Era
 	}
 	return 0
+}
+
+func (x *TenureEnded) GetCutOff() bool {
+	if x != nil {
+		return x.CutOff
+	}
+	return false
 }
 
 // ClusterSettingsChanged replaces the settings of the cluster.
@@ -3528,9 +3538,10 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\tholder_id\x18\x02 \x01(\tR\bholderId\x12-\n" +
 	"\x12holder_incarnation\x18\x03 \x01(\x06R\x11holderIncarnation\x123\n" +
 	"\bconsumed\x18\x04 \x01(\v2\x17.nokv.root.v1.FrontiersR\bconsumed\x12#\n" +
-	"\rretire_secret\x18\x05 \x01(\fR\fretireSecret\"\x1f\n" +
+	"\rretire_secret\x18\x05 \x01(\fR\fretireSecret\"8\n" +
 	"\vTenureEnded\x12\x10\n" +
-	"\x03era\x18\x01 \x01(\x04R\x03era\"~\n" +
+	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x17\n" +
+	"\acut_off\x18\x02 \x01(\bR\x06cutOff\"~\n" +
 	"\x16ClusterSettingsChanged\x12)\n" +
 	"\x10expected_version\x18\x01 \x01(\x04R\x0fexpectedVersion\x129\n" +
 	"\bsettings\x18\x02 \x01(\v2\x1d.nokv.root.v1.ClusterSettingsR\bsettings\":\n" +

@@ -2221,8 +2221,10 @@ type TenureEnd struct {
 	// Position where it was asked.
 	AskedAt *RootToken `protobuf:"bytes,1,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
 	// ROLE/NAME of who asked; empty where nobody can vouch for it.
-	Actor         string `protobuf:"bytes,2,opt,name=actor,proto3" json:"actor,omitempty"`
-	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	Actor string `protobuf:"bytes,2,opt,name=actor,proto3" json:"actor,omitempty"`
+	Why   string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// As in TenureEnded.
+	CutOff        bool `protobuf:"varint,4,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2276,6 +2278,13 @@ func (x *TenureEnd) GetWhy() string {
 		return x.Why
 	}
 	return ""
+}
+
+func (x *TenureEnd) GetCutOff() bool {
+	if x != nil {
+		return x.CutOff
+	}
+	return false
 }
 
 // ClusterSettings are what an operator sets for the whole cluster.
@@ -3006,7 +3015,9 @@ type FormerRange struct {
 	Owner    *FormerOwner           `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
 	StartKey []byte                 `protobuf:"bytes,2,opt,name=start_key,json=startKey,proto3" json:"start_key,omitempty"`
 	// Empty: to the end of the keyspace.
-	EndKey        []byte `protobuf:"bytes,3,opt,name=end_key,json=endKey,proto3" json:"end_key,omitempty"`
+	EndKey []byte `protobuf:"bytes,3,opt,name=end_key,json=endKey,proto3" json:"end_key,omitempty"`
+	// Position where it was noted last.
+	NotedAt       uint64 `protobuf:"varint,4,opt,name=noted_at,json=notedAt,proto3" json:"noted_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3060,6 +3071,13 @@ func (x *FormerRange) GetEndKey() []byte {
 		return x.EndKey
 	}
 	return nil
+}
+
+func (x *FormerRange) GetNotedAt() uint64 {
+	if x != nil {
+		return x.NotedAt
+	}
+	return 0
 }
 
 // KeyspaceSettings are a layout and independent settings.
@@ -5743,11 +5761,12 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	" \x01(\bR\x06voided\x12)\n" +
 	"\x03end\x18\v \x01(\v2\x17.nokv.root.v1.TenureEndR\x03end\x12#\n" +
 	"\rretire_digest\x18\f \x01(\fR\fretireDigest\x12(\n" +
-	"\x10least_ttl_millis\x18\r \x01(\x04R\x0eleastTtlMillis\"g\n" +
+	"\x10least_ttl_millis\x18\r \x01(\x04R\x0eleastTtlMillis\"\x80\x01\n" +
 	"\tTenureEnd\x122\n" +
 	"\basked_at\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\aaskedAt\x12\x14\n" +
 	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x10\n" +
-	"\x03why\x18\x03 \x01(\tR\x03why\"z\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\x12\x17\n" +
+	"\acut_off\x18\x04 \x01(\bR\x06cutOff\"z\n" +
 	"\x0fClusterSettings\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x121\n" +
 	"\x15max_tenure_ttl_millis\x18\x02 \x01(\x04R\x12maxTenureTtlMillis\x12\x1a\n" +
@@ -5812,11 +5831,12 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12*\n" +
 	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\x12#\n" +
 	"\rversion_floor\x18\a \x01(\x04R\fversionFloor\x123\n" +
-	"\avacated\x18\b \x03(\v2\x19.nokv.root.v1.FormerRangeR\avacated\"t\n" +
+	"\avacated\x18\b \x03(\v2\x19.nokv.root.v1.FormerRangeR\avacated\"\x8f\x01\n" +
 	"\vFormerRange\x12/\n" +
 	"\x05owner\x18\x01 \x01(\v2\x19.nokv.root.v1.FormerOwnerR\x05owner\x12\x1b\n" +
 	"\tstart_key\x18\x02 \x01(\fR\bstartKey\x12\x17\n" +
-	"\aend_key\x18\x03 \x01(\fR\x06endKey\"\xbb\x05\n" +
+	"\aend_key\x18\x03 \x01(\fR\x06endKey\x12\x19\n" +
+	"\bnoted_at\x18\x04 \x01(\x04R\anotedAt\"\xbb\x05\n" +
 	"\x10KeyspaceSettings\x12,\n" +
 	"\x06layout\x18\x01 \x01(\v2\x14.nokv.root.v1.LayoutR\x06layout\x125\n" +
 	"\tplacement\x18\x02 \x01(\x0e2\x17.nokv.root.v1.PlacementR\tplacement\x125\n" +
