@@ -188,6 +188,7 @@ func (s *survey) planWith(ids []state.KeyspaceID, policies map[state.KeyspaceID]
 	for _, id := range ids {
 		asked[id] = true
 		in.Regions = append(in.Regions, placement.InNeed(in.State, id)...)
+		in.Regions = append(in.Regions, in.Unserved.Regions(in.State, id)...)
 		if x, ok := s.paces[id]; ok {
 			in.Budgets[id] = x.budget
 		} else {

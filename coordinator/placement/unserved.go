@@ -71,6 +71,17 @@ func (x *Unserved) Copy() *Unserved {
 	return &Unserved{maps.Clone(x.owned), maps.Clone(x.failing), maps.Clone(x.trials), maps.Clone(x.stays), maps.Clone(x.faults)}
 }
 
+// Regions are those of a keyspace that their owners do not serve, in order.
+func (x *Unserved) Regions(st *state.State, ks state.KeyspaceID) (ids []state.RegionID) {
+	for id := range x.owned {
+		if r := st.Region(id); r != nil && r.Keyspace == ks {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
 // seat is an incarnation's part in a keyspace.
 type seat struct {
 	incarnation uint64
