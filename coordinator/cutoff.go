@@ -7,6 +7,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -77,7 +78,7 @@ func (c *Coordinator) endEra(ctx context.Context, t *rootv1.Tenure, vain, of int
 		return err
 	}
 	if d := results[0].GetError(); d != nil {
-		return fmt.Errorf("%s", d.GetMessage())
+		return &reason.Error{Detail: d}
 	}
 	c.cfg.Logger.Warn("the holder is cut off from its members: its era was asked to end", "era", t.GetEra(), "holder", t.GetHolderId(), "why", because)
 	return nil
