@@ -269,10 +269,13 @@ func (n *memNet) start(t *testing.T, me storage.Identity, change func(*Config)) 
 		Identity: me, Address: "grpc-" + address, Listener: n.listen(address), Dial: n.dial, Checkpoints: out.ck,
 		Logger: hclog.New(&hclog.LoggerOptions{Output: out.log, Level: hclog.Debug}),
 	}
+	n.mu.Lock() // The peers of a crash test start one another.
 	if n.folders[me.NodeID] == nil {
 		n.folders[me.NodeID] = &folder{}
 	}
-	n.folders[me.NodeID].begin(&cfg)
+	f := n.folders[me.NodeID]
+	n.mu.Unlock()
+	f.begin(&cfg)
 	if change != nil {
 		change(&cfg)
 	}
