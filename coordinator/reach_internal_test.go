@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/written"
+
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/clock"
 	rootclient "github.com/nokv/nokv/meta/root/client"
@@ -68,14 +70,14 @@ func TestReachabilityIsAskedForOnDemand(t *testing.T) {
 // the log, once, and to who asks.
 func TestAPeerThatIsNotWhatItShouldBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var said strings.Builder
+		var said written.Text
 		r := newReachability(func(context.Context) []rootclient.PeerStatus {
 			return []rootclient.PeerStatus{
 				{NodeID: 1, Status: &rootv1.StatusResponse{LeaderId: 1}},
 				{NodeID: 2, Err: errors.New("gone")},
 				{NodeID: 3, Status: &rootv1.StatusResponse{LeaderId: 3}, Err: errors.New("root peer 3 belongs to cluster 7, this client to cluster 8")},
 			}
-		}, clock.NewMonotonic(), hclog.New(&hclog.LoggerOptions{Output: &said}))
+		}, clock.NewMonotonic(), said.Logger(hclog.Info))
 		for range 3 {
 			got := r.endpoints(t.Context())
 			if len(got) != 3 || got[0].GetProblem()+got[1].GetProblem() != "" || !strings.Contains(got[2].GetProblem(), "cluster 7") || got[2].GetLeader() || got[2].GetReachable() {

@@ -1,11 +1,12 @@
 package member_test
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -32,9 +33,9 @@ func TestWaitsForAKeyspaceAloud(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, games, func(b *bubble) {
 				b.cluster.Reported = c.reported
-				var log bytes.Buffer
+				var log written.Text
 				b.start("m1", func(cfg *member.Config) {
-					cfg.Keyspaces, cfg.Logger = c.keyspaces, hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+					cfg.Keyspaces, cfg.Logger = c.keyspaces, log.Logger(hclog.Warn)
 				})
 				time.Sleep(45 * time.Second)
 				b.cluster.Create(&coordinatorv1.KeyspaceTerms{KeyspaceId: 2, Name: "later"})

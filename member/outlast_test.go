@@ -1,13 +1,14 @@
 package member_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -177,9 +178,9 @@ func TestTheContextOfARequestIsItsCallers(t *testing.T) {
 // coordinators.
 func TestFrontiersAreBoundedWhereTheyAreReturned(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
-		var log bytes.Buffer
+		var log written.Text
 		b.startWith("m1", func(cfg *member.Config) {
-			cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+			cfg.Logger = log.Logger(hclog.Warn)
 		}, func(a *app) member.Handler { return long{a} })
 		b.cluster.Show("m1", own(17, 3))
 		b.awaitPhase("m1", 17, serving)

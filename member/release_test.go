@@ -1,13 +1,14 @@
 package member_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -73,9 +74,9 @@ func TestPromise3AcquireBehindTheLastRequest(t *testing.T) {
 // However many regions are not released, and however often that is tried, it is a line a minute.
 func TestReleasesThatFailDoNotFillTheLog(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
-		var log bytes.Buffer
+		var log written.Text
 		p := b.start("m1", func(cfg *member.Config) {
-			cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+			cfg.Logger = log.Logger(hclog.Warn)
 		})
 		const regions = 50
 		for id := range uint64(regions) {

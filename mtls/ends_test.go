@@ -15,6 +15,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nokv/nokv/internal/testing/written"
+
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/mtls"
@@ -118,8 +122,8 @@ func TestConnectionsEndWithTheirAuthority(t *testing.T) {
 		for _, listens := range []bool{true, false} {
 			own, other := folder(b), folder(o.of)
 			synctest.Test(t, func(t *testing.T) {
-				log := new(logBuffer)
-				s := open(t, own, mtls.Options{Logger: log.logger()})
+				log := new(written.Text)
+				s := open(t, own, mtls.Options{Logger: log.Logger(hclog.Info)})
 				var here, there net.Conn
 				if listens {
 					here, there = pipe(t, s.ServerConn, rogue(t, other, false))
@@ -142,7 +146,7 @@ func TestConnectionsEndWithTheirAuthority(t *testing.T) {
 				if life := time.Since(begun); life > want || o.ends != (life < goesOn+watched) {
 					t.Errorf("%s, listening %v: ended after %v, want %v", name, listens, life, want)
 				}
-				if said := log.take(); o.ends != strings.Contains(said, "is not signed by a CA that is in "+filepath.Join(own, mtls.CAFile)) {
+				if said := log.Take(); o.ends != strings.Contains(said, "is not signed by a CA that is in "+filepath.Join(own, mtls.CAFile)) {
 					t.Errorf("%s, listening %v: the log says %s", name, listens, said)
 				}
 				_, _ = here.Close(), there.Close()

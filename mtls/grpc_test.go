@@ -15,6 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nokv/nokv/internal/testing/written"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -178,9 +182,9 @@ func TestHTTP(t *testing.T) {
 // Whoever asks a port whose own certificate has ended hears that, whether it looks at
 // certificates or not; the log says it now and then.
 func TestHTTPBehindTheOwnEnd(t *testing.T) {
-	c, said := new(clock), new(logBuffer)
+	c, said := new(clock), new(written.Text)
 	a := newAuthority(t, "prod", c.now())
-	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{Logger: said.logger(), Now: c.now})
+	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{Logger: said.Logger(hclog.Info), Now: c.now})
 	h := httptest.NewUnstartedServer(s.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })))
 	l := h.Listener
 	h.Listener = tls.NewListener(l, s.HTTP())
@@ -210,7 +214,7 @@ func TestHTTPBehindTheOwnEnd(t *testing.T) {
 		}
 	}
 	c.add(2 * day)
-	said.take()
+	said.Take()
 	for what, o := range map[string]*tls.Config{"certificate has expired": looks, "our own certificate of root/1 in ": trusting} {
 		for range 3 {
 			if got := get(o.Clone()); !strings.Contains(got, what) || strings.Contains(got, "served") {
@@ -218,7 +222,7 @@ func TestHTTPBehindTheOwnEnd(t *testing.T) {
 			}
 		}
 	}
-	if got := said.take(); strings.Count(got, "refused a connection") != 1 || !strings.Contains(got, "our own certificate of root/1") {
+	if got := said.Take(); strings.Count(got, "refused a connection") != 1 || !strings.Contains(got, "our own certificate of root/1") {
 		t.Errorf("the log says %s", got)
 	}
 }

@@ -21,6 +21,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nokv/nokv/internal/testing/written"
+
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
@@ -250,9 +254,9 @@ func talker(says string) side {
 
 // Refusals are counted, and logged now and then; a caller that goes away is none.
 func TestRefusalsAreCounted(t *testing.T) {
-	c, log := new(clock), new(logBuffer)
+	c, log := new(clock), new(written.Text)
 	a := newAuthority(t, "prod", c.now())
-	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{Logger: log.logger(), Now: c.now})
+	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{Logger: log.Logger(hclog.Info), Now: c.now})
 	for _, o := range []struct {
 		client side
 		later  time.Duration
@@ -265,7 +269,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 	} {
 		c.add(o.later)
 		shake(t, s.ServerConn, o.client)
-		if said := log.take(); (said != "") != (o.logged != "") || !strings.Contains(said, o.logged) {
+		if said := log.Take(); (said != "") != (o.logged != "") || !strings.Contains(said, o.logged) {
 			t.Errorf("want %q, got %s", o.logged, said)
 		}
 	}

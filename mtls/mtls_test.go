@@ -1,7 +1,6 @@
 package mtls_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -9,11 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -28,31 +28,6 @@ func (c *clock) now() time.Time      { return time.Now().Add(time.Duration(c.ahe
 func (c *clock) add(d time.Duration) { c.ahead.Add(int64(d)) }
 func (c *clock) o() mtls.Options     { return mtls.Options{Now: c.now} }
 func at(t time.Time) mtls.Options    { return mtls.Options{Now: func() time.Time { return t }} }
-
-// logBuffer keeps what a logger writes.
-type logBuffer struct {
-	mu sync.Mutex
-	// Guarded by mu.
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// take returns what was written since it was last called.
-func (b *logBuffer) take() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	defer b.text.Reset()
-	return b.text.String()
-}
-
-func (b *logBuffer) logger() hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{Output: b, Level: hclog.Info})
-}
 
 // A folder that cannot be used is refused with the file and the way out.
 func TestOpenSaysWhatIsWrong(t *testing.T) {
@@ -112,8 +87,8 @@ func TestFilesThatChange(t *testing.T) {
 	c := new(clock)
 	a := newAuthority(t, "prod", c.now())
 	dir := a.issue(t, principal.Member, "m1", day)
-	log := new(logBuffer)
-	s := open(t, dir, mtls.Options{Logger: log.logger(), Now: c.now})
+	log := new(written.Text)
+	s := open(t, dir, mtls.Options{Logger: log.Logger(hclog.Info), Now: c.now})
 	first := s.Expires()
 	good := map[string][]byte{}
 	for _, name := range []string{mtls.CertFile, mtls.KeyFile, mtls.CAFile} {
@@ -128,7 +103,7 @@ func TestFilesThatChange(t *testing.T) {
 		{mtls.CAFile, "half"},
 		{mtls.KeyFile, "swapped"},
 	} {
-		log.take()
+		log.Take()
 		switch o.what {
 		case "gone":
 			if err := os.Remove(filepath.Join(dir, o.name)); err != nil {
@@ -145,7 +120,7 @@ func TestFilesThatChange(t *testing.T) {
 				t.Fatalf("%s is %s: ends %v, want %v", o.name, o.what, got, first)
 			}
 		}
-		if said := log.take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "[WARN]") || !strings.Contains(said, o.name) {
+		if said := log.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "[WARN]") || !strings.Contains(said, o.name) {
 			t.Errorf("%s is %s: want one warning, got\n%s", o.name, o.what, said)
 		}
 		write(t, dir, o.name, good[o.name])
@@ -153,7 +128,7 @@ func TestFilesThatChange(t *testing.T) {
 			c.add(time.Second)
 			s.Expires()
 		}
-		if said := log.take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "[INFO]") {
+		if said := log.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "[INFO]") {
 			t.Errorf("%s is back: want one line, got\n%s", o.name, said)
 		}
 	}
@@ -183,7 +158,7 @@ func TestKeysThatOthersRead(t *testing.T) {
 	c := new(clock)
 	a := newAuthority(t, "prod", c.now())
 	dir := a.issue(t, principal.Member, "m1", day)
-	log := new(logBuffer)
+	log := new(written.Text)
 	key := filepath.Join(dir, mtls.KeyFile)
 	chmod := func(mode os.FileMode) {
 		t.Helper()
@@ -193,19 +168,19 @@ func TestKeysThatOthersRead(t *testing.T) {
 	}
 	for mode, want := range map[os.FileMode]int{0o600: 0, 0o640: 0, 0o644: 1, 0o604: 1, 0o602: 1} {
 		chmod(mode)
-		s := open(t, dir, mtls.Options{Logger: log.logger(), Now: c.now})
+		s := open(t, dir, mtls.Options{Logger: log.Logger(hclog.Info), Now: c.now})
 		for range 3 {
 			c.add(time.Second)
 			s.Expires()
 		}
-		if said := log.take(); strings.Count(said, "\n") != want || strings.Count(said, "chmod o= "+key) != want {
+		if said := log.Take(); strings.Count(said, "\n") != want || strings.Count(said, "chmod o= "+key) != want {
 			t.Errorf("mode %o: want %d warnings, got\n%s", mode, want, said)
 		}
 		a.issueTo(t, dir, principal.Member, "m1", day)
 		chmod(mode)
 		c.add(time.Second)
 		s.Expires()
-		if said := log.take(); strings.Count(said, "chmod o= "+key) != want {
+		if said := log.Take(); strings.Count(said, "chmod o= "+key) != want {
 			t.Errorf("mode %o, renewed: want %d warnings, got\n%s", mode, want, said)
 		}
 	}
@@ -236,15 +211,15 @@ func TestRunWarns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t, "prod", time.Now().Add(-61*day))
 		dir := a.issue(t, principal.Member, "m1", 92*day)
-		log := new(logBuffer)
-		s := open(t, dir, mtls.Options{Logger: log.logger()})
+		log := new(written.Text)
+		s := open(t, dir, mtls.Options{Logger: log.Logger(hclog.Info)})
 		ctx, stop := context.WithCancel(t.Context())
 		go s.Run(ctx)
 		pass := func(d time.Duration, want int, says string) {
 			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
-			if said := log.take(); strings.Count(said, "\n") != want || !strings.Contains(said, says) {
+			if said := log.Take(); strings.Count(said, "\n") != want || !strings.Contains(said, says) {
 				t.Errorf("want %d lines with %q, got\n%s", want, says, said)
 			}
 		}

@@ -45,6 +45,7 @@ func TestP37P84FollowHearsOfAKeyAtOnce(t *testing.T) {
 		b.regions(region(1, "a", "b", 4, 2))
 		b.members(member(2, failed))
 		b.regions(region(1, "a", "b", 6))
+		synctest.Wait()
 		want := "[m1@2 m2@4 nobody@4 nobody@6]"
 		if fmt.Sprint(heard) != want || time.Since(begun) != 0 {
 			t.Errorf("heard %v after %v, want %v at once", heard, time.Since(begun), want)

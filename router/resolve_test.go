@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/written"
+
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -325,8 +327,8 @@ func TestP86KeyspacesAreApart(t *testing.T) {
 // followed meanwhile.
 func TestRunWarnsOnceOfAKeyspaceThatIsNotFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		b, end := start(t, router.Config{Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})})
+		var log written.Text
+		b, end := start(t, router.Config{Logger: log.Logger(hclog.Warn)})
 		defer end()
 		said := func(want int, when string) {
 			t.Helper()

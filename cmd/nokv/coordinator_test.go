@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -9,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/reason"
@@ -22,7 +23,7 @@ func TestWhyTheRootIsOutOfReach(t *testing.T) {
 	silent := reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "no root leader answered")
 	another := reason.New(rootv1.Reason_REASON_CLUSTER_MISMATCH, "it was restored")
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out written.Text
 		answers := []error{nil, silent, silent, another, silent, another, nil, nil, another, errors.New("something else"), nil}
 		ctx, end := context.WithCancel(t.Context())
 		reportRoot(ctx, func(context.Context) error {

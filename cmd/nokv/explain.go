@@ -138,19 +138,19 @@ const opening = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x0
 // knock returns nil unless nobody listens at an address or who does refuses this
 // process, which it may say behind the handshake.
 func (t target) knock(ctx context.Context, addr string, role principal.Role) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return fmt.Errorf("%s (%s)", addr, rootCause(err))
 	}
-	defer func() { _ = conn.Close() }()
+	defer func() { _ = raw.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
-	_ = conn.SetDeadline(deadline)
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	secured, _, err := t.certs.Client(role).ClientHandshake(ctx, addr, conn)
+	_ = raw.SetDeadline(deadline)
+	defer context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })()
+	conn, _, err := t.certs.Client(role).ClientHandshake(ctx, addr, raw)
 	if err == nil {
-		conn = secured
+		defer func() { _ = conn.Close() }()
 		if _, err = io.WriteString(conn, opening); err == nil {
 			_, err = conn.Read(make([]byte, 1))
 		}

@@ -1,16 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/mtls/ca"
@@ -63,24 +63,6 @@ func nokvEnv(t testing.TB) []string {
 	return []string{beNoKV + "=1", "XDG_RUNTIME_DIR=" + t.TempDir()}
 }
 
-// both is what is written to standard output or standard error, by goroutines at once.
-type both struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
-
-func (b *both) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *both) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // here runs a command line in this process, with variables beside this process's own, and
 // returns what a process would have left. Servers and what starts processes are run by
 // proctest.Run.
@@ -97,7 +79,7 @@ func here(t testing.TB, vars []string, args ...string) proctest.Result {
 }
 
 func hereUntil(ctx context.Context, vars []string, args ...string) proctest.Result {
-	var stdout, stderr both
+	var stdout, stderr written.Text
 	begin := time.Now()
 	code := run(ctx, args, &env{stdout: &stdout, stderr: &stderr, getenv: func(name string) string {
 		switch name {

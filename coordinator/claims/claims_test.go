@@ -338,6 +338,7 @@ func TestClaimsEndWithTheirContexts(t *testing.T) {
 		all.Wait()
 		close(w.slow)
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		if r := w.state.RegionAt(w.ks, "alice"); r != nil {
 			t.Error("it was made for nobody")
 		}

@@ -213,7 +213,12 @@ func TestC38OneThatIsRefusedKeepsNobody(t *testing.T) {
 func TestC38ALostAnswerRemovesNothingTwice(t *testing.T) {
 	within(t, 1, func(t *testing.T, w *world) {
 		w.claim("m0", "a")
-		made := false
+		var made bool // guarded by w.mu, under which it is written
+		others := func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return made
+		}
 		w.mu.Lock()
 		w.spoil = func(call int) error {
 			if call > 3 {
@@ -230,13 +235,13 @@ func TestC38ALostAnswerRemovesNothingTwice(t *testing.T) {
 		w.mu.Unlock()
 		for range 40 {
 			time.Sleep(100 * time.Millisecond)
-			if made {
+			if others() {
 				break
 			}
 		}
 		time.Sleep(time.Second)
-		if w.regions() != 1 || !made {
-			t.Errorf("%d regions, the other one is made: %v", w.regions(), made)
+		if w.regions() != 1 || !others() {
+			t.Errorf("%d regions, the other one is made: %v", w.regions(), others())
 		}
 	})
 }

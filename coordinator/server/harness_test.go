@@ -127,6 +127,13 @@ func (r *memoryRoot) ReadIndex(context.Context) (state.Token, error) {
 	return r.state.Token(), nil
 }
 
+// asked says how often the root was asked how far it is.
+func (r *memoryRoot) asked() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reads
+}
+
 func (r *memoryRoot) Claim(_ context.Context, claim *rootv1.TenureClaimed, _ ...*rootv1.FirstWindow) (*rootv1.ClaimTenureResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -50,13 +50,13 @@ func TestHealthIsAReadIndex(t *testing.T) {
 		if got := next(); got != serving {
 			t.Errorf("watch began with %v", got)
 		}
-		reads := w.root.reads
+		reads := w.root.asked()
 		for range 20 {
 			if check("") != serving || check("nokv.coordinator.v1.Coordinator") != serving {
 				t.Error("not serving")
 			}
 		}
-		if asked := w.root.reads - reads; asked > 1 {
+		if asked := w.root.asked() - reads; asked > 1 {
 			t.Errorf("40 checks asked the root %d times", asked)
 		}
 		w.root.setDown(true)
@@ -109,11 +109,11 @@ func TestHealthIsAConfirmation(t *testing.T) {
 			w.authority.confirmedAt.Store(int64(monotonic.Now()))
 			time.Sleep(150 * time.Millisecond)
 			synctest.Wait()
-			before := w.root.reads
+			before := w.root.asked()
 			if check() != serving {
 				t.Error("not serving with a confirmation")
 			}
-			asked += w.root.reads - before
+			asked += w.root.asked() - before
 		}
 		if asked != 0 {
 			t.Errorf("the root was asked %d times", asked)

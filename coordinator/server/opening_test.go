@@ -95,7 +95,10 @@ func TestPartsOfSnapshotsFitInTheMemory(t *testing.T) {
 		}
 		before := given.Load()
 		rest := slices.DeleteFunc(crowd, func(w *watch) bool {
-			if w.out.lent > 0 {
+			w.out.mu.Lock()
+			lent := w.out.lent
+			w.out.mu.Unlock()
+			if lent > 0 {
 				w.live.cut(errors.New("gone"))
 				w.out.close()
 				return true

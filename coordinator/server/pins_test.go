@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/written"
+
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/access"
@@ -37,11 +39,11 @@ func ringOf(t *testing.T, r *coordinatorv1.PinKeysResponse) *pin.Ring {
 // A member makes pins by keys that clients do not get: those have each opened, unless they
 // may publish in the keyspace. Keys of one keyspace are not those of another.
 func TestP27PinKeysByRole(t *testing.T) {
-	var log bytes.Buffer
+	var log written.Text
 	w := start(t, func(c *server.Config) {
 		c.Access, c.ServerOptions = access.New(), []grpc.ServerOption{impersonate.Server()}
 		c.Secret = seal.New(bytes.Repeat([]byte{5}, 32))
-		c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
+		c.Logger = log.Logger(hclog.Trace)
 	})
 	w.must(t, created("a"), created("b"), join("m1"))
 	ctx := within(t)

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/written"
+
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/coordinator/server"
@@ -30,9 +32,9 @@ func (w *world) rooted(secret *seal.Key) bearer.Rooted {
 // that one was made is logged.
 func TestTokensByTheGoClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log written.Text
 		w := start(t, func(c *server.Config) {
-			c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
+			c.Logger = log.Logger(hclog.Trace)
 		})
 		c, ctx := w.caller(t), within(t)
 		if _, err := c.RevokeToken(ctx, "1-0000000000000005"); !errors.Is(err, client.ErrNotFound) {

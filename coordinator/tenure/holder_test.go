@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/written"
+
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/tenure"
@@ -583,10 +585,10 @@ func TestRefusedClockIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestRoot(time.Millisecond)
 		r.wall = uint64(time.Now().UnixMilli())
-		var said strings.Builder
+		var said written.Text
 		h := startHolder(t, r, "c1", func(c *tenure.Config) {
 			c.TSOStart = (r.wall + 3_600_000) << 18
-			c.Logger = hclog.New(&hclog.LoggerOptions{Output: &said, Level: hclog.Warn})
+			c.Logger = said.Logger(hclog.Warn)
 		})
 		time.Sleep(time.Second)
 		for range 10 {

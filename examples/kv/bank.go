@@ -91,7 +91,6 @@ func (e errWrong) Error() string { return e.said }
 func (b *bank) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	b.begun = time.Now()
 	var all sync.WaitGroup
 	for range tellers {
 		all.Go(func() {

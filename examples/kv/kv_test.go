@@ -72,7 +72,7 @@ func TestN01N05N07N15N65TheSumNeverChanges(t *testing.T) {
 	banking, stop := context.WithCancel(ctx)
 	defer stop()
 	k.lockLife = 500 * time.Millisecond // of the teller who will be dead; who lives and is slower begins again
-	b := &bank{kv: k}
+	b := &bank{kv: k, begun: time.Now()}
 	ended := make(chan error, 1)
 	go func() { ended <- b.run(banking) }()
 	// goesOn waits until transfers and snapshots that began behind what was done have ended well.

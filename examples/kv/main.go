@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 func tell(ctx context.Context, k *kv, say func(string)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	b := &bank{kv: k}
+	b := &bank{kv: k, begun: time.Now()}
 	ended := make(chan error, 1)
 	go func() {
 		ended <- b.run(ctx)

@@ -1,11 +1,12 @@
 package loglimit_test
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -16,9 +17,9 @@ import (
 // at Debug.
 func TestLinesOfAKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log written.Text
 		var lines loglimit.Lines
-		logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: &log})
+		logger := log.Logger(hclog.Debug)
 		for range 5 * 60 {
 			lines.Warn(logger, "release", "fails", "call", "release")
 			lines.Warn(logger, "acquire", "fails", "call", "acquire")

@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -261,8 +262,8 @@ func TestC06AFrontierIsRootedAsItWasSaid(t *testing.T) {
 // What is not known of many regions, and asked again and again, is a line a minute.
 func TestWhatIsNotKnownDoesNotFillTheLog(t *testing.T) {
 	p := startProgram(t, func(call string, w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "half of {") })
-	var log bytes.Buffer
-	p.handler.logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+	var log written.Text
+	p.handler.logger = log.Logger(hclog.Warn)
 	var asking sync.WaitGroup
 	for range 5 {
 		asking.Go(func() { _, _ = p.handler.Release(t.Context(), point) })

@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -32,7 +33,7 @@ type harness struct {
 	undone atomic.Bool // refuses to release
 	stop   context.CancelFunc
 	result chan error
-	out    *lockedBuffer
+	out    *written.Text
 
 	mu sync.Mutex
 	// Guarded by mu: the calls, and the region and epoch of each acquisition.
@@ -41,23 +42,6 @@ type harness struct {
 }
 
 type acquisition struct{ Region, Epoch string }
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 func (h *harness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	call := strings.TrimPrefix(r.URL.Path, "/nokv/")
@@ -102,7 +86,7 @@ var ann = []byte("ann")
 
 func startHarness(t *testing.T, set func(*Config)) *harness {
 	t.Helper()
-	h := &harness{result: make(chan error, 1), out: &lockedBuffer{}}
+	h := &harness{result: make(chan error, 1), out: new(written.Text)}
 	h.Cluster = nokvtest.Start(t, nokvtest.Keyspace("games", "games"), nokvtest.Loopback())
 	h.Member(t, "m1", nothing{})
 	h.port = httptest.NewServer(h)

@@ -218,6 +218,13 @@ func (w *wire) call(method string, more ...hpack.HeaderField) (uint32, error) {
 	return id, w.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: w.head.Bytes(), EndHeaders: true})
 }
 
+// end says that a stream has no more data.
+func (w *wire) end(id uint32) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.WriteData(id, true, nil)
+}
+
 // send sends data of a stream, as the windows allow.
 func (w *wire) send(id uint32, data []byte) error {
 	w.mu.Lock()

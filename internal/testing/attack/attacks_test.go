@@ -290,8 +290,10 @@ func (a *attacker) garbage() {
 			if w == nil {
 				return
 			}
+			w.mu.Lock()
 			_ = w.WriteRawFrame(0x7f, 0xff, 3, []byte{1, 2, 3})
 			_ = w.WriteRawFrame(http2.FrameHeaders, 0x4, 1, []byte{0xff, 0xff, 0xff, 0xff, 0xff})
+			w.mu.Unlock()
 			a.pause(5 * time.Millisecond)
 			_ = w.Close()
 		case 2:
@@ -331,8 +333,10 @@ func (a *attacker) notRead() {
 			if err != nil {
 				break
 			}
+			w.mu.Lock()
 			w.windows[id], w.common = 1<<20, 1<<20
-			if w.send(id, message(scanAll)) == nil && w.WriteData(id, true, nil) == nil {
+			w.mu.Unlock()
+			if w.send(id, message(scanAll)) == nil && w.end(id) == nil {
 				a.did("questions", 1)
 			}
 		}

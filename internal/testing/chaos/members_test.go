@@ -102,6 +102,7 @@ func TestA45C66R02Members(t *testing.T) {
 	}
 	stop()
 	asking.Wait()
+	following.Wait()
 	h.judgeMembers()
 	slices.SortFunc(faults, func(a, b memberFault) int { return int(took[b.name] - took[a.name]) })
 	testreport.Linef(t, "chaos with members: %d processes, %d rounds of %d faults, %d answers, %d requests refused or unanswered, %d log entries replayed; everything served again at the latest %s after %s",

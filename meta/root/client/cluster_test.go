@@ -1,7 +1,6 @@
 package client_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/clock"
@@ -34,24 +35,6 @@ type cluster struct {
 	log       hclog.Logger // shown when the test fails
 }
 
-// lockedBuffer is a bytes.Buffer for several loggers.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // rootPeer is one running peer.
 type rootPeer struct {
 	store   *storage.Storage
@@ -62,7 +45,7 @@ type rootPeer struct {
 
 func newCluster(t testing.TB, change func(*replica.Config)) *cluster {
 	c := &cluster{t: t, transport: map[uint64]string{}, grpc: map[uint64]string{}, dirs: map[uint64]string{}, peers: map[uint64]*rootPeer{}, change: change}
-	var out lockedBuffer
+	var out written.Text
 	c.log = hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Debug, TimeFormat: "05.000"})
 	t.Cleanup(func() {
 		if t.Failed() {

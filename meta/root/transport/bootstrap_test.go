@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/meta/root/storage"
@@ -256,7 +257,7 @@ func TestDifferentLevelsNeverAgree(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		var all sync.WaitGroup
-		var logs [4]bytes.Buffer
+		var logs [4]written.Text
 		for id := uint64(1); id <= 3; id++ {
 			l := n.listen(threePeers[id])
 			defer l.Close()
@@ -265,7 +266,7 @@ func TestDifferentLevelsNeverAgree(t *testing.T) {
 				level = 1
 			}
 			all.Go(func() {
-				_, err := Agree(ctx, AgreeConfig{NodeID: id, Peers: threePeers, Workdir: &workdir{}, Listener: l, Dial: n.dial, FeatureLevel: level, Logger: hclog.New(&hclog.LoggerOptions{Output: &logs[id]})})
+				_, err := Agree(ctx, AgreeConfig{NodeID: id, Peers: threePeers, Workdir: &workdir{}, Listener: l, Dial: n.dial, FeatureLevel: level, Logger: logs[id].Logger(hclog.Info)})
 				if !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("peer %d: %v", id, err)
 				}

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/testing/written"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/meta/root/storage"
@@ -71,7 +72,7 @@ type knocker struct {
 	// peers are those that it is given.
 	peers map[uint64]string
 	dir   *workdir
-	log   bytes.Buffer
+	log   written.Text
 }
 
 func (k *knocker) run(ctx context.Context) (storage.Identity, error) {
@@ -79,7 +80,7 @@ func (k *knocker) run(ctx context.Context) (storage.Identity, error) {
 	defer l.Close()
 	return Agree(ctx, AgreeConfig{
 		NodeID: k.node, Peers: k.peers, Address: fmt.Sprintf("n%d", k.node), Join: true, Workdir: k.dir, Listener: l, Dial: k.n.dial,
-		Logger: hclog.New(&hclog.LoggerOptions{Output: &k.log, Level: hclog.Debug}),
+		Logger: k.log.Logger(hclog.Debug),
 	})
 }
 

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/internal/testing/written"
+
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/meta/root/freshness"
 	"github.com/nokv/nokv/meta/root/storage"
@@ -237,7 +239,7 @@ type node struct {
 	*Transport
 	in   *inbox
 	ck   *checkpoints
-	log  *bytes.Buffer
+	log  *written.Text
 	stop func()
 	// ended gets the error of Run.
 	ended chan error
@@ -258,7 +260,7 @@ func members(n uint64) []storage.Identity {
 
 func (n *memNet) start(t *testing.T, me storage.Identity, change func(*Config)) *node {
 	t.Helper()
-	out := &node{in: &inbox{}, ck: &checkpoints{}, log: &bytes.Buffer{}}
+	out := &node{in: &inbox{}, ck: &checkpoints{}, log: new(written.Text)}
 	address := ""
 	for _, p := range me.Peers {
 		if p.NodeID == me.NodeID {
@@ -267,7 +269,7 @@ func (n *memNet) start(t *testing.T, me storage.Identity, change func(*Config)) 
 	}
 	cfg := Config{
 		Identity: me, Address: "grpc-" + address, Listener: n.listen(address), Dial: n.dial, Checkpoints: out.ck,
-		Logger: hclog.New(&hclog.LoggerOptions{Output: out.log, Level: hclog.Debug}),
+		Logger: out.log.Logger(hclog.Debug),
 	}
 	n.mu.Lock() // The peers of a crash test start one another.
 	if n.folders[me.NodeID] == nil {
