@@ -127,8 +127,8 @@ func (r *memoryRoot) ReadIndex(context.Context) (state.Token, error) {
 	return r.state.Token(), nil
 }
 
-// asked says how often the root was asked how far it is.
-func (r *memoryRoot) asked() int {
+// countedReads says how often the root was asked how far it is.
+func (r *memoryRoot) countedReads() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.reads

@@ -50,13 +50,13 @@ func TestHealthIsAReadIndex(t *testing.T) {
 		if got := next(); got != serving {
 			t.Errorf("watch began with %v", got)
 		}
-		reads := w.root.asked()
+		reads := w.root.countedReads()
 		for range 20 {
 			if check("") != serving || check("nokv.coordinator.v1.Coordinator") != serving {
 				t.Error("not serving")
 			}
 		}
-		if asked := w.root.asked() - reads; asked > 1 {
+		if asked := w.root.countedReads() - reads; asked > 1 {
 			t.Errorf("40 checks asked the root %d times", asked)
 		}
 		w.root.setDown(true)
@@ -109,11 +109,11 @@ func TestHealthIsAConfirmation(t *testing.T) {
 			w.authority.confirmedAt.Store(int64(monotonic.Now()))
 			time.Sleep(150 * time.Millisecond)
 			synctest.Wait()
-			before := w.root.asked()
+			before := w.root.countedReads()
 			if check() != serving {
 				t.Error("not serving with a confirmation")
 			}
-			asked += w.root.asked() - before
+			asked += w.root.countedReads() - before
 		}
 		if asked != 0 {
 			t.Errorf("the root was asked %d times", asked)

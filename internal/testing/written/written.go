@@ -15,6 +15,7 @@ type Text struct {
 	buf bytes.Buffer // guarded by mu
 }
 
+// Write adds to the text. It returns no error.
 func (t *Text) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
