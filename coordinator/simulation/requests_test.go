@@ -1,6 +1,8 @@
 package simulation
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/internal/held"
@@ -81,7 +83,7 @@ func (a *acts) at(w *worker, id state.RegionID, epoch state.Epoch, when time.Dur
 // idle looks again and again which work would be let in.
 func (w *worker) idle() {
 	if w.core != nil {
-		for id := range w.app {
+		for _, id := range slices.Sorted(maps.Keys(w.app)) {
 			if g, no := w.core.Table().Admit(held.Request{Region: id}, w.clock); no == nil {
 				w.r.acts.at(w, id, g.Region.Epoch, w.r.now())
 				if w.core.Table().Leave(g) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -207,7 +208,7 @@ func (w *worker) live(incarnation uint64) {
 		return
 	}
 	w.member, w.over, w.state, w.busy = incarnation, false, 0, 0
-	w.core = held.New(held.Config{Member: w.id, Incarnation: incarnation, RetryMin: 3 * time.Millisecond, RetryMax: 30 * time.Millisecond})
+	w.core = held.New(held.Config{Member: w.id, Incarnation: incarnation, RetryMin: 3 * time.Millisecond, RetryMax: 30 * time.Millisecond, Chance: rand.New(rand.NewPCG(incarnation, 1)).Uint32N})
 	w.app, w.armed = map[state.RegionID]*copyOf{}, 0
 	if w.leaving {
 		w.core.Goodbye(w.now().Add(goodbyeTime), "it shall leave")

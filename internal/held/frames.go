@@ -57,7 +57,7 @@ func (c *Core) Report(id rooted.RegionID, s Stats) bool {
 	if hot != (r.hot != nil) {
 		r.hot = nil
 		if hot {
-			r.hot = hotkeys.New()
+			r.hot = hotkeys.New(c.cfg.Chance)
 		}
 		c.publish(r, c.want(r))
 	}

@@ -28,6 +28,7 @@ package held
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -74,6 +75,9 @@ type Config struct {
 	Pinned time.Duration
 	// Workers is how many calls may overlap, see Calls; 0: any number.
 	Workers int
+	// Chance returns a random number below n, by which keys of hot regions are sampled; any
+	// number of goroutines call it. nil: that of math/rand.
+	Chance func(n uint32) uint32
 }
 
 // Core is what one incarnation of a member holds.
@@ -210,6 +214,9 @@ const (
 
 // New makes a Core that holds nothing.
 func New(cfg Config) *Core {
+	if cfg.Chance == nil {
+		cfg.Chance = rand.Uint32N
+	}
 	cfg.RetryMin = cmp.Or(cfg.RetryMin, 100*time.Millisecond)
 	cfg.RetryMax = max(cmp.Or(cfg.RetryMax, 10*time.Second), cfg.RetryMin)
 	return &Core{

@@ -7,7 +7,6 @@ package hotkeys
 
 import (
 	"cmp"
-	"math/rand/v2"
 	"slices"
 	"sync"
 )
@@ -25,6 +24,8 @@ const (
 
 // Sketch counts the keys of one region. Any number of goroutines may use it.
 type Sketch struct {
+	below func(uint32) uint32
+
 	mu sync.Mutex
 	// Guarded by mu.
 	keys   map[string]int
@@ -37,13 +38,16 @@ type counter struct {
 	count uint64
 }
 
-// New makes an empty Sketch.
-func New() *Sketch { return &Sketch{keys: make(map[string]int, counters)} }
+// New makes an empty Sketch, which samples by chance: below returns a random number below n,
+// and any number of goroutines may call it.
+func New(below func(n uint32) uint32) *Sketch {
+	return &Sketch{below: below, keys: make(map[string]int, counters)}
+}
 
 // Touch notes a use of a key, perhaps. It never waits: who finds the Sketch taken
 // goes on, and is one of those that are not looked at.
 func (s *Sketch) Touch(key []byte) {
-	if rand.Uint32N(oneIn) != 0 || len(key) == 0 || len(key) > MaxKeyBytes || !s.mu.TryLock() {
+	if s.below(oneIn) != 0 || len(key) == 0 || len(key) > MaxKeyBytes || !s.mu.TryLock() {
 		return
 	}
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 // The hottest keys of many are found, in order, with about their shares; and the median
 // is where half of the uses are.
 func TestHottestKeysAreFound(t *testing.T) {
-	s := hotkeys.New()
+	s := hotkeys.New(rand.Uint32N)
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 400_000 {
 		switch n := r.IntN(100); {
@@ -46,7 +46,7 @@ func TestHottestKeysAreFound(t *testing.T) {
 }
 
 func TestOddKeys(t *testing.T) {
-	s := hotkeys.New()
+	s := hotkeys.New(rand.Uint32N)
 	for range 1000 {
 		s.Touch(nil)
 		s.Touch([]byte(strings.Repeat("k", hotkeys.MaxKeyBytes+1)))
