@@ -21,7 +21,7 @@ func regionAssign() *command {
 		long: `
 A region whose only owner is alive is moved: the next owner prepares, the old one
 releases it, and callers see no error; nokv transition list ID --ended shows how far that is. Where nobody
-may act for it, or with --now, it is given at once. --now takes it from an owner that is
+may act for its keys, or with --now, it is given at once. --now takes it from an owner that is
 alive without waiting: with fence ttl, that one may serve it until its ttl is over.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			now := f.Bool("now", false, "do not ask the owner")
@@ -39,13 +39,9 @@ alive without waiting: with fence ttl, that one may serve it until its ttl is ov
 						return moveTo(ctx, cl, r, member)
 					}
 				}
-				if f := r.Former; !*now && f != nil && f.Member != member {
-					alive, err := acts(ctx, cl, rooted.Owner{Member: f.Member, Incarnation: f.Incarnation})
-					if err != nil {
+				if !*now {
+					if err := free(ctx, cl, r, member); err != nil {
 						return nil, err
-					}
-					if alive {
-						return nil, fmt.Errorf("region %d was taken from %s, which may still serve it: it gets another owner once that has let go; --now gives it at once", r.ID, f.Member)
 					}
 				}
 				return assignment(r, []rooted.Owner{{Member: member}}), nil
@@ -58,9 +54,12 @@ func regionAddOwner() *command {
 	return &command{
 		name: "add-owner", args: "ID MEMBER [flags]", summary: "give a shared region of an assigned keyspace one owner more",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			return regionOwners(f, func(_ context.Context, _ *client.Client, known client.Route, member rooted.MemberID) (*rootv1.Event, error) {
+			return regionOwners(f, func(ctx context.Context, cl *client.Client, known client.Route, member rooted.MemberID) (*rootv1.Event, error) {
 				if _, has := known.Region.Owner(member); has {
 					return nil, fmt.Errorf("member %s owns region %d already", member, known.Region.ID)
+				}
+				if err := free(ctx, cl, known.Region, member); err != nil {
+					return nil, err
 				}
 				return assignment(known.Region, append(slices.Clone(known.Region.Owners), rooted.Owner{Member: member})), nil
 			})
@@ -97,20 +96,56 @@ func acts(ctx context.Context, cl *client.Client, o rooted.Owner) (bool, error) 
 	return m.GetMember().GetIncarnation() == o.Incarnation && (is == rootv1.MemberState_MEMBER_STATE_ACTIVE || is == rootv1.MemberState_MEMBER_STATE_DRAINING), nil
 }
 
-// moveTo plans a move, in the times of the region's keyspace.
-func moveTo(ctx context.Context, cl *client.Client, r *rooted.Region, to rooted.MemberID) (*rootv1.Event, error) {
-	for k, err := range cl.ListKeyspaces(ctx, client.Strong()) {
-		if err != nil {
-			return nil, err
-		}
-		if k.GetId() != uint32(r.Keyspace) {
+// free returns an error while another member than the next owner may act for keys of a region:
+// the one that the region was taken from, or one from under which a region of these keys was
+// removed. The region's epoch, which the assignment expects, is older than what is read here.
+func free(ctx context.Context, cl *client.Client, r *rooted.Region, next rooted.MemberID) error {
+	k, err := keyspaceOf(ctx, cl, r)
+	if err != nil {
+		return err
+	}
+	var former []*rooted.FormerOwner
+	if r.Former != nil {
+		former = append(former, r.Former)
+	}
+	state.VacatedOf(k, r.Start, r.End, func(f *rooted.FormerOwner) bool {
+		former = append(former, f)
+		return true
+	})
+	for _, f := range former {
+		if f.Member == next {
 			continue
 		}
-		times := state.MovesOf(k.GetSettings())
-		return &rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
-			RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto(), From: r.Owners[0].Proto(), To: &rootv1.Owner{MemberId: string(to)},
-			PrepareMaxMillis: times.GetPrepareMaxMillis(), DeadlineMillis: times.GetDeadlineMillis(), Reason: byOperator,
-		}}}, nil
+		alive, err := acts(ctx, cl, rooted.Owner{Member: f.Member, Incarnation: f.Incarnation})
+		if err != nil {
+			return err
+		}
+		if alive {
+			return fmt.Errorf("keys of region %d were taken from %s, which may still serve them: the region gets another owner once that has let go; nokv region assign --now gives it at once", r.ID, f.Member)
+		}
+	}
+	return nil
+}
+
+// moveTo plans a move, in the times of the region's keyspace.
+func moveTo(ctx context.Context, cl *client.Client, r *rooted.Region, to rooted.MemberID) (*rootv1.Event, error) {
+	k, err := keyspaceOf(ctx, cl, r)
+	if err != nil {
+		return nil, err
+	}
+	times := state.MovesOf(k.GetSettings())
+	return &rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
+		RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto(), From: r.Owners[0].Proto(), To: &rootv1.Owner{MemberId: string(to)},
+		PrepareMaxMillis: times.GetPrepareMaxMillis(), DeadlineMillis: times.GetDeadlineMillis(), Reason: byOperator,
+	}}}, nil
+}
+
+// keyspaceOf finds the keyspace of a region.
+func keyspaceOf(ctx context.Context, cl *client.Client, r *rooted.Region) (*rootv1.Keyspace, error) {
+	for k, err := range cl.ListKeyspaces(ctx, client.Strong()) {
+		if err != nil || k.GetId() == uint32(r.Keyspace) {
+			return k, err
+		}
 	}
 	return nil, fmt.Errorf("region %d is in keyspace %d, which is not shown", r.ID, r.Keyspace)
 }

@@ -82,7 +82,8 @@ func regionRemove() *command {
 		name: "remove", args: "ID [flags]", summary: "remove a region",
 		long: `
 Its owner is not asked: it is shown that the region ends, and what it has not saved is lost. A
-region that is published in its place is another one, and waits for no fence ttl of that owner.`,
+region that is published in its place is another one; with fence ttl, it gets another owner once
+that one has let go, or its ttl is over.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			version := f.Uint64("version", 0, "remove only at this epoch `version`")
 			conf := f.Uint64("conf-version", 0, "remove only at this epoch conf `version`")

@@ -131,7 +131,12 @@ func overlaps(start, end, otherStart, otherEnd string) bool {
 // Vacated calls fn for those who may act for keys of a range because a region was removed from
 // under them, or keys of it, until fn returns false.
 func (s *State) Vacated(id KeyspaceID, start, end string, fn func(*rooted.FormerOwner) bool) {
-	for _, x := range s.Keyspace(id).GetVacated() {
+	VacatedOf(s.Keyspace(id), start, end, fn)
+}
+
+// VacatedOf is Vacated of a keyspace's record.
+func VacatedOf(k *rootv1.Keyspace, start, end string, fn func(*rooted.FormerOwner) bool) {
+	for _, x := range k.GetVacated() {
 		if overlaps(start, end, string(x.GetStartKey()), string(x.GetEndKey())) && !fn(rooted.FormerOwnerFromProto(x.GetOwner())) {
 			return
 		}
