@@ -9,10 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/testing/written"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )

@@ -6,10 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/member"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )

@@ -17,10 +17,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/mtls"
 )
 

@@ -17,8 +17,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -29,6 +27,7 @@ import (
 
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/mtls"
 )
 

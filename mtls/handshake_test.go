@@ -23,9 +23,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
 )

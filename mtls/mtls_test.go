@@ -13,11 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/mtls"
 )
 

@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/mtls/ca"
 )
 

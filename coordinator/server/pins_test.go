@@ -7,14 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/internal/testing/impersonate"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/pin"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"

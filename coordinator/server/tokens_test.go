@@ -8,14 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/bearer"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/seal"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"

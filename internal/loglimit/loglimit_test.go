@@ -6,11 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nokv/nokv/internal/loglimit"
+	"github.com/nokv/nokv/internal/testing/written"
 )
 
 // Each kind is said at once, then once a minute with the number of those that were not; each time

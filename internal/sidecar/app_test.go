@@ -15,10 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/rooted"
 )

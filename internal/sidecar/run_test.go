@@ -15,12 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/nokvtest"
 )

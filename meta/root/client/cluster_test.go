@@ -10,11 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/server"

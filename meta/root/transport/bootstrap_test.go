@@ -12,9 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/meta/root/storage"
 )
 

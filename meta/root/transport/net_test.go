@@ -13,9 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/testing/written"
-
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/meta/root/freshness"
 	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3/raftpb"
