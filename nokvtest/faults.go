@@ -41,7 +41,7 @@ func (c *Cluster) Assign(t testing.TB, keyspace string, key []byte, to rooted.Me
 		}
 		event := &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{{
 			RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto(), Reason: rootv1.OperationReason_OPERATION_REASON_OPERATOR,
-			Owners: []*rootv1.Owner{{MemberId: string(to)}},
+			Owners: []*rootv1.Owner{{MemberId: string(to)}}, AtOnce: c.frozen.Load(),
 		}}}}}
 		if !c.frozen.Load() && len(r.Owners) == 1 && r.Owners[0].Member != to && acts(ctx, c.client, r.Owners[0]) {
 			k, err := c.client.GetKeyspace(ctx, keyspace)

@@ -20,9 +20,11 @@ func regionAssign() *command {
 		name: "assign", args: "ID MEMBER [flags]", summary: "give a region of an assigned keyspace to a member",
 		long: `
 A region whose only owner is alive is moved: the next owner prepares, the old one
-releases it, and callers see no error; nokv transition list ID --ended shows how far that is. Where nobody
-may act for its keys, or with --now, it is given at once. --now takes it from an owner that is
-alive without waiting: with fence ttl, that one may serve it until its ttl is over.`,
+releases it, and callers see no error; nokv transition list ID --ended shows how far that is.
+Otherwise it is given at once. With fence ttl that is refused while another member may still act
+for its keys: an owner that failed, or one that they were taken from. Such a region is given
+to a member by itself when that is over. --now gives it without waiting for anybody: with fence
+ttl, the one before may serve it until its ttl is over.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			now := f.Bool("now", false, "do not ask the owner")
 			return regionOwners(f, func(ctx context.Context, cl *client.Client, known client.Route, member rooted.MemberID) (*rootv1.Event, error) {
@@ -39,12 +41,7 @@ alive without waiting: with fence ttl, that one may serve it until its ttl is ov
 						return moveTo(ctx, cl, r, member)
 					}
 				}
-				if !*now {
-					if err := free(ctx, cl, r, member); err != nil {
-						return nil, err
-					}
-				}
-				return assignment(r, []rooted.Owner{{Member: member}}), nil
+				return assignment(r, []rooted.Owner{{Member: member}}, *now), nil
 			})
 		},
 	}
@@ -54,14 +51,11 @@ func regionAddOwner() *command {
 	return &command{
 		name: "add-owner", args: "ID MEMBER [flags]", summary: "give a shared region of an assigned keyspace one owner more",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			return regionOwners(f, func(ctx context.Context, cl *client.Client, known client.Route, member rooted.MemberID) (*rootv1.Event, error) {
+			return regionOwners(f, func(_ context.Context, _ *client.Client, known client.Route, member rooted.MemberID) (*rootv1.Event, error) {
 				if _, has := known.Region.Owner(member); has {
 					return nil, fmt.Errorf("member %s owns region %d already", member, known.Region.ID)
 				}
-				if err := free(ctx, cl, known.Region, member); err != nil {
-					return nil, err
-				}
-				return assignment(known.Region, append(slices.Clone(known.Region.Owners), rooted.Owner{Member: member})), nil
+				return assignment(known.Region, append(slices.Clone(known.Region.Owners), rooted.Owner{Member: member}), false), nil
 			})
 		},
 	}
@@ -80,7 +74,7 @@ asks for them, when somebody does. What was not saved is lost. To empty a member
 				if len(owners) == len(known.Region.Owners) {
 					return nil, fmt.Errorf("member %s does not own region %d", member, known.Region.ID)
 				}
-				return assignment(known.Region, owners), nil
+				return assignment(known.Region, owners, false), nil
 			})
 		},
 	}
@@ -94,37 +88,6 @@ func acts(ctx context.Context, cl *client.Client, o rooted.Owner) (bool, error) 
 	}
 	is := m.GetMember().GetState()
 	return m.GetMember().GetIncarnation() == o.Incarnation && (is == rootv1.MemberState_MEMBER_STATE_ACTIVE || is == rootv1.MemberState_MEMBER_STATE_DRAINING), nil
-}
-
-// free returns an error while another member than the next owner may act for keys of a region:
-// the one that the region was taken from, or one from under which a region of these keys was
-// removed. The region's epoch, which the assignment expects, is older than what is read here.
-func free(ctx context.Context, cl *client.Client, r *rooted.Region, next rooted.MemberID) error {
-	k, err := keyspaceOf(ctx, cl, r)
-	if err != nil {
-		return err
-	}
-	var former []*rooted.FormerOwner
-	if r.Former != nil {
-		former = append(former, r.Former)
-	}
-	state.VacatedOf(k, r.Start, r.End, func(f *rooted.FormerOwner) bool {
-		former = append(former, f)
-		return true
-	})
-	for _, f := range former {
-		if f.Member == next {
-			continue
-		}
-		alive, err := acts(ctx, cl, rooted.Owner{Member: f.Member, Incarnation: f.Incarnation})
-		if err != nil {
-			return err
-		}
-		if alive {
-			return fmt.Errorf("keys of region %d were taken from %s, which may still serve them: the region gets another owner once that has let go; nokv region assign --now gives it at once", r.ID, f.Member)
-		}
-	}
-	return nil
 }
 
 // moveTo plans a move, in the times of the region's keyspace.
@@ -150,8 +113,9 @@ func keyspaceOf(ctx context.Context, cl *client.Client, r *rooted.Region) (*root
 	return nil, fmt.Errorf("region %d is in keyspace %d, which is not shown", r.ID, r.Keyspace)
 }
 
-func assignment(r *rooted.Region, owners []rooted.Owner) *rootv1.Event {
-	a := &rootv1.Assignment{RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto(), Reason: byOperator}
+// assignment gives a region to owners; atOnce: whoever else may act for its keys.
+func assignment(r *rooted.Region, owners []rooted.Owner, atOnce bool) *rootv1.Event {
+	a := &rootv1.Assignment{RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto(), Reason: byOperator, AtOnce: atOnce}
 	for _, o := range owners {
 		a.Owners = append(a.Owners, o.Proto())
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,8 +21,8 @@ type takesAll struct{}
 func (takesAll) Acquire(context.Context, member.Region) error           { return nil }
 func (takesAll) Release(context.Context, member.Region) ([]byte, error) { return nil, nil }
 
-// A region is removed from under an owner that may act until its ttl is over, and published again:
-// assign and add-owner refuse to give it to another member, and not to that one.
+// A region is taken from an owner that may act until its ttl is over, or removed from under it and
+// published again: another member is given it only at once.
 func TestRule5OperatorsGiveNoKeysThatOthersActFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := state.Preset("partitions")
@@ -49,23 +50,26 @@ func TestRule5OperatorsGiveNoKeysThatOthersActFor(t *testing.T) {
 			}
 			return r
 		}
-		old := publish()
-		if err := free(t.Context(), cl, old.Region, "m1"); err != nil {
+		give := func(r client.Route, to rooted.MemberID, atOnce bool) error {
+			_, err := cl.PublishEvent(t.Context(), assignment(r.Region, []rooted.Owner{{Member: to}}, atOnce))
+			return err
+		}
+		if err := give(publish(), "m1", false); err != nil {
 			t.Fatal("of keys that nobody had:", err)
 		}
-		if _, err := cl.PublishEvent(t.Context(), assignment(old.Region, []rooted.Owner{{Member: "m1"}})); err != nil {
-			t.Fatal(err)
+		old := c.AwaitOwner(t, "p", []byte("a"), "m1")
+		if err := give(old, "m2", false); !errors.Is(err, client.ErrRangeChangePending) {
+			t.Errorf("taken from m1: %v", err)
 		}
-		old = c.AwaitOwner(t, "p", []byte("a"), "m1")
 		if _, err := cl.RemoveRegion(t.Context(), old.Region.ID, old.Region.Epoch); err != nil {
 			t.Fatal(err)
 		}
 		again := publish()
-		if err := free(t.Context(), cl, again.Region, "m2"); err == nil || !strings.Contains(err.Error(), "were taken from m1, which may still serve them") {
+		if err := give(again, "m2", false); !errors.Is(err, client.ErrRangeChangePending) || !strings.Contains(err.Error(), `member "m1" may still act`) {
 			t.Errorf("given to m2: %v", err)
 		}
-		if err := free(t.Context(), cl, again.Region, "m1"); err != nil {
-			t.Errorf("given back to m1: %v", err)
+		if err := give(again, "m2", true); err != nil {
+			t.Errorf("given to m2 at once: %v", err)
 		}
 	})
 }

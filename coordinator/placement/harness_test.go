@@ -109,13 +109,16 @@ func newCluster(t failer) *cluster {
 	c.apply(&rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{Cluster: &rootv1.Cluster{
 		ClusterId: 1, Incarnation: 1, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 1, TransportAddress: "h:1"}},
 	}}}})
+	c.apply(&rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+		HolderId: "c1", HolderIncarnation: 1, HolderAddress: "h:2", Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_SCHEDULE},
+	}}})
 	return c
 }
 
 // propose judges a command, and has the work follow.
 func (c *cluster) propose(events ...*rootv1.Event) state.Result {
 	c.Helper()
-	data, err := proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Events: events}}})
+	data, err := proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Events: events, RequireEra: c.st.Tenure().GetEra()}}})
 	if err != nil {
 		c.Fatalf("marshal: %v", err)
 	}

@@ -163,7 +163,7 @@ func (w *world) reshape(gone []uint64, regions []*coordinatorv1.RecordedRegion) 
 		owners = slices.DeleteFunc(owners, func(o *rootv1.Owner) bool { return w.members[o.GetMemberId()] == nil })
 		if w.st.Keyspace(id).GetSettings().GetLayout().GetSlots() != nil {
 			if x := w.st.RegionAt(id, string(r.GetStartKey())); x != nil && len(x.Owners) == 0 && len(owners) > 0 {
-				given = append(given, &rootv1.Assignment{RegionId: uint64(x.ID), ExpectedEpoch: x.Epoch.Proto(), Owners: owners, Reason: rootv1.OperationReason_OPERATION_REASON_OPERATOR})
+				given = append(given, &rootv1.Assignment{RegionId: uint64(x.ID), ExpectedEpoch: x.Epoch.Proto(), Owners: owners, Reason: rootv1.OperationReason_OPERATION_REASON_OPERATOR, AtOnce: true})
 			}
 			continue
 		}

@@ -382,7 +382,7 @@ func (r *roots) grant(view uint32, region uint8, process int) uint16 {
 	x := r.all[view]
 	a := &rootv1.Assignment{
 		RegionId: uint64(regionID(region)), ExpectedEpoch: x.st.Region(regionID(region)).Epoch.Proto(),
-		Owners: []*rootv1.Owner{{MemberId: r.names[process], Incarnation: x.incarnation(process)}},
+		Owners: []*rootv1.Owner{{MemberId: r.names[process], Incarnation: x.incarnation(process)}}, AtOnce: true,
 	}
 	if r.off == epochExpected {
 		a.ExpectedEpoch = nil

@@ -19,6 +19,11 @@ var ownership = []mutation{
 		[]string{state},
 	},
 	{
+		17, "an operator gives keys that others may act for", "meta/root/state/assign.go",
+		"d != nil && !a.GetAtOnce()", "false && d != nil",
+		[]string{"./meta/root/state", "./cmd/nokv"},
+	},
+	{
 		17, "a grant keeps the epoch", "meta/root/state/assign.go",
 		"next.Epoch = t.nextOwners(k, old.Epoch)", "next.Epoch = t.raise(k, old.Epoch)",
 		[]string{state},

@@ -81,6 +81,9 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 	if d := t.owners(k, old.Owners, next.Owners, true); d != nil {
 		return verdict{reject: d}
 	}
+	if d := t.mayGive(k, old, nil, next); d != nil && !a.GetAtOnce() {
+		return verdict{reject: d}
+	}
 	next.Former = t.takenFrom(k, old, next)
 	if a.GetSetFrontier() && len(old.Owners) > 0 {
 		next.Former = nil // the owner let go of it

@@ -81,6 +81,9 @@ func aboutAssignments(h uint64, all []*rootv1.Assignment) uint64 {
 		if a.GetAcknowledged() {
 			set |= 2
 		}
+		if a.GetAtOnce() {
+			set |= 4
+		}
 		h = aboutOwners(numbers(h, set), a.GetOwners())
 	}
 	return h

@@ -131,12 +131,7 @@ func overlaps(start, end, otherStart, otherEnd string) bool {
 // Vacated calls fn for those who may act for keys of a range because a region was removed from
 // under them, or keys of it, until fn returns false.
 func (s *State) Vacated(id KeyspaceID, start, end string, fn func(*rooted.FormerOwner) bool) {
-	VacatedOf(s.Keyspace(id), start, end, fn)
-}
-
-// VacatedOf is Vacated of a keyspace's record.
-func VacatedOf(k *rootv1.Keyspace, start, end string, fn func(*rooted.FormerOwner) bool) {
-	for _, x := range k.GetVacated() {
+	for _, x := range s.Keyspace(id).GetVacated() {
 		if overlaps(start, end, string(x.GetStartKey()), string(x.GetEndKey())) && !fn(rooted.FormerOwnerFromProto(x.GetOwner())) {
 			return
 		}
@@ -145,14 +140,15 @@ func VacatedOf(k *rootv1.Keyspace, start, end string, fn func(*rooted.FormerOwne
 
 // mayGive refuses a region of which somebody gets keys that somebody else may act for: old is what
 // it was, nil for a new one, and taken the neighbour that it takes in. A planner knows when that is
-// over, and region assign --now does not ask.
+// over, and an assignment at once does not ask.
 func (t *turn) mayGive(k *keyspace, old, taken, next *Region) (d *rootv1.ErrorDetail) {
 	if t.byPlanner || len(next.Owners) == 0 || !k.carried() || !k.fencedByTime() {
 		return nil
 	}
 	refuses := func(f *rooted.FormerOwner) bool {
 		if d == nil && !slices.ContainsFunc(next.Owners, func(o Owner) bool { return o.Incarnation == f.Incarnation }) {
-			d = refuse(rootv1.Reason_REASON_RANGE_CHANGE_PENDING, "member %q may still act for keys of [%q, %q), which were taken from it: publish the region without an owner, and it is given one when that is over",
+			d = refuse(rootv1.Reason_REASON_RANGE_CHANGE_PENDING,
+				"member %q may still act for keys of [%q, %q): move a region from an owner that is alive; one without an owner, or whose owner failed, is given another when that is over; region assign --now does not wait",
 				f.Member, next.Start, next.End)
 		}
 		return d == nil

@@ -2147,7 +2147,10 @@ type Assignment struct {
 	// The one owner of an exclusive region says how far it got and goes on: nothing but
 	// the frontier changes, and the epoch stays. It changes nothing where the region is at
 	// another epoch than expected, or that owner, in this incarnation, acts for it no more.
-	Acknowledged  bool `protobuf:"varint,7,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
+	Acknowledged bool `protobuf:"varint,7,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
+	// The region is given although others may act for its keys: an owner that is to lose it, one
+	// that failed and whose ttl is not over, or one that keys were taken from. Planners wait.
+	AtOnce        bool `protobuf:"varint,8,opt,name=at_once,json=atOnce,proto3" json:"at_once,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2227,6 +2230,13 @@ func (x *Assignment) GetReason() OperationReason {
 func (x *Assignment) GetAcknowledged() bool {
 	if x != nil {
 		return x.Acknowledged
+	}
+	return false
+}
+
+func (x *Assignment) GetAtOnce() bool {
+	if x != nil {
+		return x.AtOnce
 	}
 	return false
 }
@@ -3599,7 +3609,7 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\"M\n" +
 	"\x0fRegionsAssigned\x12:\n" +
-	"\vassignments\x18\x01 \x03(\v2\x18.nokv.root.v1.AssignmentR\vassignments\"\xb2\x02\n" +
+	"\vassignments\x18\x01 \x03(\v2\x18.nokv.root.v1.AssignmentR\vassignments\"\xcb\x02\n" +
 	"\n" +
 	"Assignment\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
@@ -3608,7 +3618,8 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\bfrontier\x18\x04 \x01(\fR\bfrontier\x12!\n" +
 	"\fset_frontier\x18\x05 \x01(\bR\vsetFrontier\x125\n" +
 	"\x06reason\x18\x06 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\x12\"\n" +
-	"\facknowledged\x18\a \x01(\bR\facknowledged\"\x86\x02\n" +
+	"\facknowledged\x18\a \x01(\bR\facknowledged\x12\x17\n" +
+	"\aat_once\x18\b \x01(\bR\x06atOnce\"\x86\x02\n" +
 	"\x11PeerChangePlanned\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\x120\n" +
