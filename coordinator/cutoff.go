@@ -13,9 +13,6 @@ import (
 )
 
 const (
-	// cutOffAfter is how long a standby has had no answer of the holder before it asks for an
-	// end of the era, and what it waits before it asks again.
-	cutOffAfter = 10 * time.Second
 	// cutOffEvery is the time between two looks, cutOffTimeout how long the root may take.
 	cutOffEvery   = time.Second
 	cutOffTimeout = 2 * time.Second
@@ -28,7 +25,7 @@ const (
 // hears it. A standby alone cannot either: its own way to the holder may be all that is cut.
 // So it takes more than half of the members that may serve, which asked it in the last
 // moments, in vain, to be passed on to the holder, and its own probes having had no answer for
-// cutOffAfter. The majority keeps two halves of a network from taking the Tenure from one
+// tenure.UnheardAfter, which is also what it waits before it asks again. The majority keeps two halves of a network from taking the Tenure from one
 // another in turn: the half of fewer members has no majority. What follows is what follows
 // when an operator ends an era: the holder, which reaches the root, retires it exactly, and
 // leaves the next one to others; coordinators that no member reaches do so as well. A cluster
@@ -47,7 +44,7 @@ func (c *Coordinator) endCutOff(ctx context.Context) {
 		}
 		c.holder.OnLonely(c.server.MemberStreams() == 0)
 		a, now := c.holder.Status(), c.clock.Now()
-		if !unheard(a, now) || askedAt != 0 && now.Sub(askedAt) < cutOffAfter {
+		if !unheard(a, now) || askedAt != 0 && now.Sub(askedAt) < tenure.UnheardAfter {
 			continue
 		}
 		era := state.Era(a.Tenure.GetEra())
@@ -64,7 +61,7 @@ func (c *Coordinator) endCutOff(ctx context.Context) {
 
 // unheard says that a standby has not heard the holder of an era that may end for too long.
 func unheard(a tenure.Status, now clock.Instant) bool {
-	return a.Phase == tenure.Standby && a.Tenure != nil && !a.Tenure.GetRetired() && a.Tenure.GetEnd() == nil && now.Sub(a.HeardAt) >= cutOffAfter
+	return a.Phase == tenure.Standby && a.Tenure != nil && !a.Tenure.GetRetired() && a.Tenure.GetEnd() == nil && now.Sub(a.HeardAt) >= tenure.UnheardAfter
 }
 
 func (c *Coordinator) endEra(ctx context.Context, t *rootv1.Tenure, vain, of int) error {

@@ -134,6 +134,47 @@ func TestRule10TheNextHolderIsOneThatMembersReach(t *testing.T) {
 	}
 }
 
+// A coordinator that reaches the root and nobody else takes no era of others: not of a holder that is
+// asked to end it, nor of one that was killed.
+func TestRule10WhoReachesTheRootAloneTakesNoEra(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := nokvtest.Start(t, nokvtest.Coordinators(3), nokvtest.TenureTTL(200*time.Millisecond), nokvtest.Keyspace("streams", "partitions"))
+		for i := range 3 {
+			c.Member(t, fmt.Sprintf("m%d", i+1), &app{})
+		}
+		c.Await(t, "all are owned", func() bool { return owned(t, c) == 128 })
+		alone := "c1"
+		if c.Holder(t) == alone {
+			alone = "c2"
+		}
+		for i := range 3 {
+			if o := fmt.Sprintf("c%d", i+1); o != alone {
+				c.Cut(alone, o)
+			}
+			c.Cut(alone, fmt.Sprintf("m%d", i+1))
+		}
+		c.Cut(alone, nokvtest.Outside)
+		time.Sleep(30 * time.Second) // it knows by then that its streams are dead
+		for i := range 8 {
+			time.Sleep(15 * time.Second)
+			before, holder := newestEra(t, c)
+			if i%2 == 0 {
+				c.EndEra(t)
+			} else {
+				c.KillCoordinator(t, holder)
+			}
+			c.Await(t, "another era is heard of", func() bool {
+				era, _ := newestEra(t, c)
+				return era > before
+			})
+			c.RestartCoordinator(t, holder)
+			if era, by := newestEra(t, c); era != before+1 || by == alone {
+				t.Errorf("handover %d: era %d is that of %s, and behind era %d of %s; %s is alone", i, era, by, before, holder, alone)
+			}
+		}
+	})
+}
+
 // A holder that four stores reach keeps the Tenure, also when they beat at the standby while that was the holder.
 func TestRule10AHolderThatStoresReachStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/reason"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -103,7 +105,7 @@ that one has let go, or its ttl is over.`,
 						return err
 					}
 					if !r.Removed {
-						return fmt.Errorf("region %d does not exist; nothing was removed", id)
+						return reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no region %d: nothing was removed", id)
 					}
 					out := struct {
 						ID    uint64 `json:"id"`

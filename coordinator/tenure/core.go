@@ -56,6 +56,9 @@ const (
 	// as the holder of one that was asked to end leaves the Tenure to others.
 	LeastEra = 5 * time.Second
 	yieldFor = LeastEra
+	// UnheardAfter is how long a standby has had no answer of a holder before that says something of
+	// the ways between them, and no more of the holder alone.
+	UnheardAfter = 10 * time.Second
 	// lonelyFor is how long a coordinator that no member reaches leaves the Tenure to others.
 	lonelyFor = 2 * time.Second
 
@@ -148,8 +151,11 @@ type Core struct {
 	reported uint64
 	// lastEra is the highest era this process has held: none is begun twice.
 	lastEra uint64
-	// lonely: see OnLonely.
-	lonely bool
+	// lonely and alone: see OnLonely. heardAt is when a holder was last heard, or was this process.
+	lonely, alone bool
+	heardAt       clock.Instant
+	// overAt is when the newest era was heard to be retired, or asked to end.
+	overAt clock.Instant
 	// askedEra is the newest era known to have been asked to end, askedAt when that
 	// was heard of.
 	askedEra uint64
@@ -221,6 +227,9 @@ func (c *Core) Tick(now clock.Instant) {
 
 // OnView tells what the view says now. A view may lag; it never lies.
 func (c *Core) OnView(v Authority, now clock.Instant) {
+	if !c.seen {
+		c.heardAt = now
+	}
 	c.seen, c.mostTTL = true, v.MostTTL
 	c.learn(v.Tenure, now)
 	if h := v.Handover; h != nil && h.Era == c.holding.era {
@@ -250,6 +259,9 @@ func (c *Core) learn(t *rootv1.Tenure, now clock.Instant) {
 	if t.Era > c.tenure.GetEra() {
 		c.tenureAt, c.ttl = now, c.grownAs(t)
 		c.count.EraTransitions.Add(1)
+	}
+	if (t.Retired || t.End != nil) && (t.Era > c.tenure.GetEra() || !c.tenure.Retired && c.tenure.End == nil) {
+		c.overAt = now
 	}
 	c.tenure = t
 	c.standby.reset(now)
@@ -285,15 +297,20 @@ func (c *Core) yieldUntil() clock.Instant {
 	switch t := c.tenure; {
 	case t.GetEnd() != nil && t.GetHolderId() == c.s.ID:
 		return c.askedAt.Add(yieldFor)
-	case t.GetEnd().GetCutOff() && c.lonely:
-		return c.askedAt.Add(lonelyFor)
+	case c.alone && (t.GetRetired() || t.GetEnd() != nil), c.lonely && t.GetEnd().GetCutOff():
+		return c.overAt.Add(lonelyFor)
 	}
 	return 0
 }
 
-// OnLonely tells whether no member reaches this coordinator. One that is lonely leaves an era to
-// others, behind one whose holder was cut off from its members.
-func (c *Core) OnLonely(lonely bool) { c.lonely = lonely }
+// OnLonely tells, now and then, whether no member reaches this coordinator. One that is lonely
+// leaves the era to others behind one whose holder was cut off from its members. One that is
+// alone, because it has not heard a holder for long either, may reach the root and nobody else: it
+// leaves every era to others. A cluster without members has lonely coordinators that hear the holder.
+func (c *Core) OnLonely(lonely bool, now clock.Instant) {
+	c.lonely = lonely
+	c.alone = lonely && c.s.Probed && c.seen && c.phase == Standby && now.Sub(c.heardAt) >= UnheardAfter
+}
 
 // beginMine takes up the newest era if it was given to this process. Not while a
 // claim is open: the view may be faster than its answer, which has the windows.

@@ -109,3 +109,43 @@ func TestEveryEraHasItsSecret(t *testing.T) {
 		}
 	}
 }
+
+// A coordinator that no member reaches, and that has heard no holder for long, may reach the root
+// and nobody else: it leaves an era that was retired, and one that its holder lets run out, to others
+// first. One that hears the holder, as all do in a cluster without members, waits for nobody.
+func TestWhoReachesTheRootAloneComesLast(t *testing.T) {
+	held := tenureOf(1, "c2", 22, 300*time.Millisecond)
+	retired := proto.CloneOf(held)
+	retired.Retired = true
+	start := func(heard, lonely bool) *script {
+		s := newScript(t, func(s *tenure.Settings) { s.Probed = true })
+		s.view(held).expect()
+		for range 12 {
+			if s.now = s.now.Add(time.Second); heard {
+				s.core.OnProbe("c2:1", tenure.HealthServing, s.now)
+			}
+			s.core.OnLonely(lonely, s.now)
+		}
+		return s
+	}
+	t.Run("retired", func(t *testing.T) {
+		s := start(false, true)
+		s.view(retired).after(1999 * time.Millisecond).expect()
+		s.after(time.Millisecond).expect(tenure.Claim)
+	})
+	t.Run("not retired", func(t *testing.T) {
+		s := start(false, true)
+		s.after(0).expect(tenure.Claim)
+		s.core.OnClaimed(refusedClaim(rootv1.Reason_REASON_PRIMACY, 1, 300*time.Millisecond), nil, s.now)
+		s.after(2299 * time.Millisecond).expect()
+		s.after(100 * time.Millisecond).expect(tenure.Claim)
+	})
+	for name, s := range map[string]*script{"it hears the holder": start(true, true), "members reach it": start(false, false)} {
+		t.Run(name, func(t *testing.T) {
+			s.core.Actions()
+			s.core.OnClaimed(refusedClaim(rootv1.Reason_REASON_PRIMACY, 1, time.Millisecond), nil, s.now)
+			s.core.Actions()
+			s.view(retired).expect(tenure.Claim)
+		})
+	}
+}

@@ -277,7 +277,7 @@ func (h *Holder) OnSuperseded() {
 
 // OnLonely tells whether no member reaches this coordinator.
 func (h *Holder) OnLonely(lonely bool) {
-	h.step(func(r *RawHolder, _ clock.Instant) { r.core.OnLonely(lonely) })
+	h.step(func(r *RawHolder, now clock.Instant) { r.core.OnLonely(lonely, now) })
 }
 
 // step gives the RawHolder something, and wakes Run if it would sleep too long. fn

@@ -62,7 +62,7 @@ func (c *Core) begin(t *rootv1.Tenure, now clock.Instant) {
 // end stops acting for the era at once; rule 9 of the design.
 func (c *Core) end(now clock.Instant) {
 	era := c.holding.era
-	c.holding = holding{}
+	c.holding, c.heardAt = holding{}, now
 	c.emit(Action{Kind: End, Era: era})
 	if c.phase == Draining {
 		c.phase = Stopped

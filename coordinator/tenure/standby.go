@@ -55,6 +55,7 @@ func (c *Core) OnProbe(address string, h Health, now clock.Instant) {
 	switch h {
 	case HealthServing:
 		c.standby.suspect, c.standby.servingAt = false, now
+		c.heardAt, c.alone = now, false
 	case HealthRefused:
 		c.suspectHolder()
 	}
@@ -182,6 +183,9 @@ func (c *Core) onClaimRefused(r *rootv1.ClaimTenureResponse, now clock.Instant) 
 	switch {
 	case wait > 0:
 		d := time.Duration(min(wait, 60_000)) * time.Millisecond
+		if c.alone {
+			d += lonelyFor
+		}
 		s.notBefore = now.Add(d + time.Duration(c.rng.Int64N(int64(2*time.Millisecond+d/32))))
 	case detail.GetEra() > c.tenure.GetEra():
 		s.waitForView(now)

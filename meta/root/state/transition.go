@@ -477,7 +477,7 @@ func endedKey(p *rootv1.Transition) string {
 }
 
 func changePending(p *rootv1.Transition) *rootv1.ErrorDetail {
-	d := refuse(rootv1.Reason_REASON_RANGE_CHANGE_PENDING, "transition %s is pending: complete or cancel it", p.GetId())
+	d := refuse(rootv1.Reason_REASON_RANGE_CHANGE_PENDING, "transition %s is pending: it has to be completed or cancelled first, and in an assigned keyspace is so by its deadline", p.GetId())
 	d.TransitionId = p.GetId()
 	return d
 }
