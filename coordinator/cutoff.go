@@ -23,15 +23,15 @@ const (
 //
 // Such a holder stays confirmed, and rightly: the root alone cannot know that nobody else
 // hears it. A standby alone cannot either: its own way to the holder may be all that is cut.
-// So it takes more than half of the members that may serve, which asked it in the last
-// moments, in vain, to be passed on to the holder, and its own probes having had no answer for
-// tenure.UnheardAfter, which is also what it waits before it asks again. The majority keeps two halves of a network from taking the Tenure from one
-// another in turn: the half of fewer members has no majority. What follows is what follows
-// when an operator ends an era: the holder, which reaches the root, retires it exactly, and
-// leaves the next one to others; coordinators that no member reaches do so as well. A cluster
-// without members has no such evidence, nor has one of mostly replicated stores, which have no
-// streams, or of so many coordinators that none is asked by more than half (a member asks three):
-// an operator ends the era.
+// So it takes more than half of the members that may serve, which asked it in the last moments, in
+// vain, to be passed on to the holder, and its own probes having had no answer for
+// tenure.UnheardAfter, which is also what it waits before it asks again. The majority keeps two
+// halves of a network from taking the Tenure from one another in turn: the half of fewer members
+// has no majority. What follows is what follows when an operator ends an era: the holder, which
+// reaches the root, retires it exactly, and leaves the next one to others; coordinators that no
+// member reaches do so as well. A cluster without members has no such evidence, nor has one of
+// mostly replicated stores, which have no streams, or of so many coordinators that none is asked by
+// more than half (a member asks three): an operator ends the era.
 func (c *Coordinator) endCutOff(ctx context.Context) {
 	ticker := time.NewTicker(cutOffEvery)
 	defer ticker.Stop()
