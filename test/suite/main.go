@@ -41,9 +41,22 @@ type options struct {
 	stdout   io.Writer
 }
 
+// linked is the folder of what the linker made.
+func (o *options) linked() string { return filepath.Join(o.folder, "linked") }
+
+// whole says whether everything is run, as it is.
+func (o *options) whole() bool { return o.checks && len(o.ofGoTest) == 0 }
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if len(os.Args) > 3 && os.Args[1] == asTool {
+		if err := runTool(ctx, os.Args[2], os.Args[3:]); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", os.Args[3], err)
+			os.Exit(1)
+		}
+		return
+	}
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	o, err := parse(os.Args[1:], os.Stdout)
 	switch {

@@ -51,15 +51,19 @@ func (o *options) once(ctx context.Context, n int, times durations) (*result, er
 	if o.long {
 		env[hermetic.Long] = "1"
 	}
+	keep, err := toolexec(o.linked())
+	if err != nil {
+		return nil, err
+	}
 	// Every package of processes runs this one.
-	if out, err := goCommand(ctx, "build", "-o", env[hermetic.Binary], "./cmd/nokv").CombinedOutput(); err != nil {
+	if out, err := goCommand(ctx, "build", keep, "-o", env[hermetic.Binary], "./cmd/nokv").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build nokv: %w\n%s", err, out)
 	}
 	var beside sync.WaitGroup
 	if o.checks && n == 1 {
 		beside.Go(func() { r.checks = runChecks(ctx, o.stdout, checks) })
 	}
-	err = o.goTest(ctx, packages, env, r)
+	err = o.goTest(ctx, packages, keep, env, r)
 	beside.Wait()
 	if err == nil && o.long && o.run == "" {
 		r.fuzz(ctx, o.stdout, packages)
@@ -76,7 +80,10 @@ func (o *options) once(ctx context.Context, n int, times durations) (*result, er
 		slices.Sort(r.report)
 	}
 	r.took = time.Since(begun)
-	return r, nil
+	if o.whole() {
+		err = forgetLinked(o.linked(), begun)
+	}
+	return r, err
 }
 
 // list are the packages that have tests, those that took longest first: what is long and begins
@@ -153,8 +160,8 @@ type pkg struct {
 var declared = regexp.MustCompile(`(?m)^func ((?:Test[^a-z]|Fuzz|Example)\w*)\(`)
 
 // goTest runs the tests of packages, and tells how far it is meanwhile.
-func (o *options) goTest(ctx context.Context, packages []pkg, env map[string]string, r *result) error {
-	args := []string{"test", "-json", "-count=1", "-vet=off", "-timeout", o.deadline.String(), "-p", fmt.Sprint(atOnce())}
+func (o *options) goTest(ctx context.Context, packages []pkg, keep string, env map[string]string, r *result) error {
+	args := []string{"test", keep, "-json", "-count=1", "-vet=off", "-timeout", o.deadline.String(), "-p", fmt.Sprint(atOnce())}
 	if o.run != "" {
 		args = append(args, "-run", o.run)
 	}
