@@ -27,7 +27,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	v, to := gate.Open(v)
 	data, err := c.marshal(v)
 	if err != nil {
-		return nil, err
+		return to.Count(nil), err
 	}
 	if m, ok := v.(*watchMessage); ok && m.shared {
 		return data, nil // the bytes are there once, however many are sent them

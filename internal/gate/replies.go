@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 )
 
 // replyBytes is from where on a message counts that was given to gRPC. Smaller ones are
@@ -59,22 +60,31 @@ func (u *unsent) close() {
 	}
 }
 
-// Reply is a message on its way to the codec, with the connection it is for.
+// Reply is a message on its way to the codec.
 type Reply struct {
 	message any
-	conn    *Conn
+	to      Recipient
+}
+
+// Recipient counts what was marshaled for a connection until it has left; the zero Recipient
+// counts nothing.
+type Recipient struct {
+	conn *Conn
+	// reserved are bytes that count from when there was room for the message: others that
+	// are marshaled at the same time do not fit in too.
+	reserved int
 }
 
 var replyPool = sync.Pool{New: func() any { return new(Reply) }}
 
 // Open is for codecs: it returns what is to be marshaled, and who counts the outcome
 // until it has left.
-func Open(v any) (message any, to *Conn) {
+func Open(v any) (message any, to Recipient) {
 	r, ok := v.(*Reply)
 	if !ok {
-		return v, nil
+		return v, Recipient{}
 	}
-	message, to = r.message, r.conn
+	message, to = r.message, r.to
 	*r = Reply{}
 	replyPool.Put(r)
 	return message, to
@@ -82,11 +92,15 @@ func Open(v any) (message any, to *Conn) {
 
 // Count counts the large parts of a message until gRPC frees them. It does not
 // free those that it had when the connection broke, nor those of a call that was
-// cancelled at the wrong moment: those count until the garbage collector has them. A
-// nil Conn counts nothing.
-func (c *Conn) Count(data mem.BufferSlice) mem.BufferSlice {
+// cancelled at the wrong moment: those count until the garbage collector has them. Without
+// data, for a message that cannot be marshaled, what was reserved for it is given back.
+func (to Recipient) Count(data mem.BufferSlice) mem.BufferSlice {
+	c := to.conn
 	if c == nil {
 		return data
+	}
+	if to.reserved > 0 {
+		c.unsent.left(to.reserved)
 	}
 	for i, part := range data {
 		n := part.Len()
@@ -150,10 +164,15 @@ func Of(ctx context.Context) *Conn {
 	return nil
 }
 
-// reply is v on its way to the codec.
+// reply is v on its way to the codec. What is large and not encoded yet is reserved.
 func (c *Conn) reply(v any) any {
 	r := replyPool.Get().(*Reply)
-	r.message, r.conn = v, c
+	r.message, r.to = v, Recipient{conn: c}
+	if m, ok := v.(proto.Message); ok {
+		if n := proto.Size(m); n >= replyBytes && c.unsent.hold(n) {
+			r.to.reserved = n
+		}
+	}
 	return r
 }
 

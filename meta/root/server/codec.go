@@ -28,7 +28,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if !ok {
 		data, err := c.CodecV2.Marshal(v)
 		if err != nil {
-			return nil, err
+			return to.Count(nil), err
 		}
 		return to.Count(data), nil
 	}
