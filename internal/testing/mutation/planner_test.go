@@ -398,6 +398,11 @@ var planner = []mutation{
 		[]string{"./nokvtest"},
 	},
 	{
+		33, "a keyspace that is made again waits for nobody", "meta/root/state/deleted.go",
+		"k.Vacated = slices.Concat(k.GetVacated(), left.GetVacated())", "_ = slices.Concat(k.GetVacated(), left.GetVacated())",
+		[]string{"./nokvtest"},
+	},
+	{
 		33, "a member back from its rest gets as many as there are", "coordinator/placement/targets.go",
 		"if alone || t.fit && p.Observed.Probation(", "if alone || false && p.Observed.Probation(",
 		[]string{plans},

@@ -52,6 +52,7 @@ const (
 	tagGrant           = 15
 	tagTokenKey        = 16
 	tagRevokedToken    = 17
+	tagDeleted         = 18
 )
 
 // Hash is the State's hash: equal for equal States, in constant time.

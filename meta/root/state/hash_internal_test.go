@@ -56,7 +56,7 @@ func TestRecordTags(t *testing.T) {
 		tagCluster: "cluster", tagAllocators: "allocators", tagCounters: "counters", tagTenure: "tenure", tagHandover: "handover",
 		tagCoordinator: "coordinator", tagMember: "member", tagKeyspace: "keyspace", tagRegion: "region",
 		tagTransition: "transition", tagPinKey: "pin_key", tagRemembered: "remembered_commands", tagRemoved: "removed_region",
-		tagClusterSettings: "cluster_settings", tagGrant: "grant", tagTokenKey: "token_key", tagRevokedToken: "revoked_token",
+		tagClusterSettings: "cluster_settings", tagGrant: "grant", tagTokenKey: "token_key", tagRevokedToken: "revoked_token", tagDeleted: "deleted_keyspace",
 	}
 	if fields.Len() != len(names) {
 		t.Fatalf("%d kinds of records, %d tags", fields.Len(), len(names))

@@ -124,6 +124,7 @@ func capacity(limit uint64, format string, args ...any) *rootv1.ErrorDetail {
 func (t *turn) newKeyspace(name string, settings *rootv1.KeyspaceSettings) *rootv1.Keyspace {
 	t.counters.keyspace++
 	k := &rootv1.Keyspace{Id: t.counters.keyspace, Name: name, Version: 1, Settings: settings, Revision: t.token.Index}
+	t.inherit(k)
 	t.setKeyspace(&keyspace{record: k})
 	t.change(Change{Kind: ChangeKeyspace, Keyspace: k})
 	return k
@@ -133,12 +134,14 @@ func (t *turn) newKeyspace(name string, settings *rootv1.KeyspaceSettings) *root
 func (t *turn) makeSlots(ks KeyspaceID, count uint64) {
 	var room [8]byte
 	next := string(rooted.AppendSlotKey(room[:0], 0))
+	k, _ := t.keyspaces.Get(ks)
+	epoch := Epoch{Version: k.versionFloor() + 1, ConfVersion: 1}
 	for i := range count {
 		r := newRegion(0)
 		r.ID, r.Keyspace, r.Revision = t.giveID(), ks, t.token.Index
 		r.Start, next = next, string(rooted.AppendSlotKey(room[:0], i+1))
 		r.End = next
-		r.Epoch = Epoch{Version: 1, ConfVersion: 1}
+		r.Epoch = epoch
 		t.putRegion(nil, r)
 	}
 	if count > 0 {
@@ -166,6 +169,7 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 		Settings: e.GetSettings(), Revision: t.token.Index, FormerTtlMillis: formerTTL(k.record, e.GetSettings()),
 		VersionFloor: k.record.GetVersionFloor(), Vacated: k.record.GetVacated(),
 	}
+	t.inherit(next)
 	updated := *k
 	updated.record = next
 	if d := t.placedAnew(k, &updated); d != nil {
@@ -257,6 +261,10 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d regions, %d of them owned: remove these first, see nokv region list and nokv region remove", k.record.GetName(), k.regions, k.owned)
 	}
 	regions := t.regionsOf(id, k.regions)
+	heritage, d := heritageOf(k, regions, t.token.Index)
+	if d != nil {
+		return verdict{reject: d}
+	}
 	for _, r := range regions {
 		p := t.PendingTransition(r.ID)
 		switch {
@@ -273,6 +281,7 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 		t.dropRegion(r) // not remembered: slots have ids that the root gave, and it gives none twice
 	}
 	t.dropKeyspace(id)
+	t.leave(heritage)
 	t.change(Change{Kind: ChangeKeyspace, Removed: true, Keyspace: k.record})
 	return applied
 }

@@ -106,6 +106,10 @@ const (
 	// MaxRevokedTokens bounds the bearer tokens that are revoked by their ids.
 	MaxRevokedTokens = 1024
 
+	// MaxDeletedKeyspaces bounds the names of deleted keyspaces that are remembered; the one that was
+	// deleted longest ago is forgotten when there is one more.
+	MaxDeletedKeyspaces = 1024
+
 	// MaxEpoch is the highest version, and conf version, that a region is
 	// published with; there is room for the root to go on from it.
 	MaxEpoch = 1 << 62

@@ -83,6 +83,9 @@ func (s *State) records(e emitter) error {
 	for _, r := range s.revoked {
 		e.emit(&rootv1.Record{Kind: &rootv1.Record_RevokedToken{RevokedToken: r}})
 	}
+	for _, k := range s.deleted {
+		e.emit(&rootv1.Record{Kind: &rootv1.Record_DeletedKeyspace{DeletedKeyspace: k}})
+	}
 	return e.err
 }
 

@@ -160,6 +160,8 @@ func (b *builder) add(r *rootv1.Record) error {
 		return b.key(forTokens, k.TokenKey)
 	case *rootv1.Record_RevokedToken:
 		return b.revokedToken(k.RevokedToken)
+	case *rootv1.Record_DeletedKeyspace:
+		return b.deletedKeyspace(k.DeletedKeyspace)
 	}
 	return nil
 }

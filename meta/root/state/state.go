@@ -36,6 +36,9 @@ type State struct {
 
 	keyspaces     cow.Map[KeyspaceID, *keyspace]
 	keyspaceNames cow.Map[string, KeyspaceID]
+	// deleted are keyspaces that were, oldest first: see heritageOf. A new slice
+	// replaces it: forks share it.
+	deleted []*rootv1.Keyspace
 
 	// regions is ordered by startKey, regionIDs by idKey.
 	regions   cow.Index[*Region]

@@ -5185,6 +5185,7 @@ type Record struct {
 	//	*Record_Grant
 	//	*Record_TokenKey
 	//	*Record_RevokedToken
+	//	*Record_DeletedKeyspace
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5380,6 +5381,15 @@ func (x *Record) GetRevokedToken() *RevokedToken {
 	return nil
 }
 
+func (x *Record) GetDeletedKeyspace() *Keyspace {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_DeletedKeyspace); ok {
+			return x.DeletedKeyspace
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -5452,6 +5462,11 @@ type Record_RevokedToken struct {
 	RevokedToken *RevokedToken `protobuf:"bytes,17,opt,name=revoked_token,json=revokedToken,proto3,oneof"`
 }
 
+type Record_DeletedKeyspace struct {
+	// Of one that was deleted: its name, and what holds for the next one of that name.
+	DeletedKeyspace *Keyspace `protobuf:"bytes,18,opt,name=deleted_keyspace,json=deletedKeyspace,proto3,oneof"`
+}
+
 func (*Record_Cluster) isRecord_Kind() {}
 
 func (*Record_Allocators) isRecord_Kind() {}
@@ -5485,6 +5500,8 @@ func (*Record_Grant) isRecord_Kind() {}
 func (*Record_TokenKey) isRecord_Kind() {}
 
 func (*Record_RevokedToken) isRecord_Kind() {}
+
+func (*Record_DeletedKeyspace) isRecord_Kind() {}
 
 // RevokedToken is the id of a bearer token that was revoked.
 type RevokedToken struct {
@@ -6028,7 +6045,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\bcommands\x18\x03 \x01(\x04R\bcommands\x122\n" +
 	"\x15commands_forgotten_to\x18\x04 \x01(\x04R\x13commandsForgottenTo\x12:\n" +
 	"\vepoch_floor\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\n" +
-	"epochFloor\"\xe9\a\n" +
+	"epochFloor\"\xae\b\n" +
 	"\x06Record\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterH\x00R\acluster\x12:\n" +
 	"\n" +
@@ -6051,7 +6068,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x10cluster_settings\x18\x0e \x01(\v2\x1d.nokv.root.v1.ClusterSettingsH\x00R\x0fclusterSettings\x12+\n" +
 	"\x05grant\x18\x0f \x01(\v2\x13.nokv.root.v1.GrantH\x00R\x05grant\x123\n" +
 	"\ttoken_key\x18\x10 \x01(\v2\x14.nokv.root.v1.PinKeyH\x00R\btokenKey\x12A\n" +
-	"\rrevoked_token\x18\x11 \x01(\v2\x1a.nokv.root.v1.RevokedTokenH\x00R\frevokedTokenB\x06\n" +
+	"\rrevoked_token\x18\x11 \x01(\v2\x1a.nokv.root.v1.RevokedTokenH\x00R\frevokedToken\x12C\n" +
+	"\x10deleted_keyspace\x18\x12 \x01(\v2\x16.nokv.root.v1.KeyspaceH\x00R\x0fdeletedKeyspaceB\x06\n" +
 	"\x04kind\"Y\n" +
 	"\fRevokedToken\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\rR\x05keyId\x12\x16\n" +
@@ -6379,11 +6397,12 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	29, // 85: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
 	54, // 86: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
 	59, // 87: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	88, // [88:88] is the sub-list for method output_type
-	88, // [88:88] is the sub-list for method input_type
-	88, // [88:88] is the sub-list for extension type_name
-	88, // [88:88] is the sub-list for extension extendee
-	0,  // [0:88] is the sub-list for field type_name
+	34, // 88: nokv.root.v1.Record.deleted_keyspace:type_name -> nokv.root.v1.Keyspace
+	89, // [89:89] is the sub-list for method output_type
+	89, // [89:89] is the sub-list for method input_type
+	89, // [89:89] is the sub-list for extension type_name
+	89, // [89:89] is the sub-list for extension extendee
+	0,  // [0:89] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -6414,6 +6433,7 @@ func file_nokv_root_v1_types_proto_init() {
 		(*Record_Grant)(nil),
 		(*Record_TokenKey)(nil),
 		(*Record_RevokedToken)(nil),
+		(*Record_DeletedKeyspace)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
