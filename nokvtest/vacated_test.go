@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/nokvtest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -49,5 +50,46 @@ func TestRule5AKeyRemovedBehindItsOwner(t *testing.T) {
 			}
 		}
 		t.Errorf("after 10 minutes the key has no owner: m1 let go of it before the region was removed, and is well")
+	})
+}
+
+// A key is taken from a member that is cut off, and then the member is removed: nobody else acts for the
+// key before its ttl is over.
+func TestRule5AMemberThatIsRemovedIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := state.Preset("partitions")
+		s.Layout.GetSlots().Count = 1
+		s.Ownership.Fence, s.Ownership.TtlMillis = rootv1.Fence_FENCE_TTL, 20_000
+		c := nokvtest.Start(t, nokvtest.Coordinators(1), nokvtest.Keyspace("fleet", "", s))
+		m1 := c.Member(t, "m1", &app{})
+		r := c.AwaitOwner(t, "fleet", []byte("k"), "m1")
+		time.Sleep(30 * time.Second) // as long as the era is new, everybody is waited for
+		acts := func(m *nokvtest.Member) bool {
+			return m.Do(t.Context(), member.Request{Keyspace: "fleet", Key: []byte("k")}, nothing) == nil
+		}
+		c.Await(t, "m1 acts", func() bool { return acts(m1) })
+		c.Cut("m1", "c1")
+		m2 := c.Member(t, "m2", &app{})
+		begun := time.Now()
+		if _, err := c.Client().AssignRegions(t.Context(), 0, &rootv1.Assignment{RegionId: uint64(r.Region.ID)}); err != nil {
+			t.Fatal(err)
+		}
+		removed := &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: "m1", State: rootv1.MemberState_MEMBER_STATE_REMOVED}}}
+		if _, err := c.Client().PublishEvent(t.Context(), removed); err != nil {
+			t.Fatal(err)
+		}
+		var ends time.Duration
+		for !acts(m2) {
+			if acts(m1) {
+				ends = time.Since(begun)
+			}
+			if time.Since(begun) > 5*time.Minute {
+				t.Fatal("after 5 minutes m2 does not act for the key")
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if acts(m1) || ends < 10*time.Second {
+			t.Errorf("m2 acts after %v, m1 acted for %v and still does: %t", time.Since(begun), ends, acts(m1))
+		}
 	})
 }

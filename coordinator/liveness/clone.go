@@ -50,6 +50,7 @@ func (c *Core) AppendFingerprint(dst []byte, now clock.Instant, horizon time.Dur
 	f.number(uint64(c.era))
 	f.at(c.began)
 	f.at(c.roundAt)
+	f.at(c.forgotten)
 	f.number(uint64(c.passed))
 	for _, id := range slices.Sorted(maps.Keys(c.members)) {
 		m := c.members[id]

@@ -31,6 +31,9 @@ type Core struct {
 	era     rooted.Era
 	began   clock.Instant
 
+	// forgotten is when a member that was dropped may last have been confirmed.
+	forgotten clock.Instant
+
 	// probes and questions number what was asked for.
 	probes, questions uint64
 	// round began at roundAt; passed counts its verdicts without proof.
@@ -171,7 +174,7 @@ func (c *Core) SetMember(r *rootv1.Member, now clock.Instant) {
 	}
 	stranger := m == nil // when it failed is not known
 	if stranger {
-		m = &member{id: id, place: -1}
+		m = &member{id: id, place: -1, forgotten: c.forgotten}
 		c.members[id] = m
 	}
 	switch {
@@ -195,9 +198,14 @@ func (c *Core) SetMember(r *rootv1.Member, now clock.Instant) {
 	c.timers.soon(m, now)
 }
 
-// DropMember forgets a member, which owns nothing.
+// DropMember forgets a member, which owns nothing, but not for how long it may act for what was taken
+// from it.
 func (c *Core) DropMember(id rooted.MemberID) {
 	if m := c.members[id]; m != nil {
+		c.forgotten = max(c.forgotten, m.forgotten, m.life.answered)
+		for i := range m.past {
+			c.forgotten = max(c.forgotten, m.past[i].answered)
+		}
 		c.timers.remove(m)
 		c.pools.leave(m.class)
 		delete(c.members, id)
@@ -417,7 +425,7 @@ func (c *Core) ClearAt(id rooted.MemberID, incarnation uint64, f Fence) clock.In
 	}
 	m := c.members[id]
 	if m == nil {
-		return c.runsOut(0, 0, f)
+		return c.runsOut(c.forgotten, c.forgotten, f)
 	}
 	l := m.lifeOf(incarnation)
 	switch {

@@ -108,3 +108,27 @@ func TestRule5ANewHolderKnowsTheLongerTTL(t *testing.T) {
 		}
 	}
 }
+
+// Who was removed may act as long as before for what was taken from it, also when it comes again.
+func TestRule5WhoWasRemovedIsWaitedFor(t *testing.T) {
+	for _, failsFirst := range []bool{false, true} {
+		w := crowd(t)
+		w.run(ttl)
+		f := liveness.Fence{TTL: ttl}
+		w.confirm("m1", 1)
+		if failsFirst {
+			w.root("m1", 2, active, "fenced")
+			w.root("m1", 2, failed, "fenced")
+		}
+		want := w.now.Add(ttl + ttl/100)
+		w.run(time.Second)
+		w.root("m1", 2, rootv1.MemberState_MEMBER_STATE_REMOVED, "fenced")
+		if at := w.core.ClearAt("m1", 1, f); at != want {
+			t.Errorf("removed, it is clear at %v, want %v", time.Duration(at), time.Duration(want))
+		}
+		w.root("m1", 3, active, "fenced")
+		if at := w.core.ClearAt("m1", 1, f); at != want {
+			t.Errorf("come again, it was clear at %v, want %v", time.Duration(at), time.Duration(want))
+		}
+	}
+}

@@ -398,6 +398,11 @@ var planner = []mutation{
 		[]string{"./nokvtest"},
 	},
 	{
+		5, "a member that was removed is waited for no more", "coordinator/liveness/core.go",
+		"c.forgotten = max(c.forgotten, m.forgotten, m.life.answered)", "c.forgotten = max(c.forgotten, m.forgotten)",
+		[]string{"./coordinator/liveness"},
+	},
+	{
 		33, "a keyspace that is made again waits for nobody", "meta/root/state/deleted.go",
 		"k.Vacated = slices.Concat(k.GetVacated(), left.GetVacated())", "_ = slices.Concat(k.GetVacated(), left.GetVacated())",
 		[]string{"./nokvtest"},
