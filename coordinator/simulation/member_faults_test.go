@@ -143,7 +143,7 @@ func (r *run) disturbMembers() {
 	if r.calm {
 		return
 	}
-	w, kind := r.anyWorker(), r.Rand.IntN(18)
+	w, kind := r.anyWorker(), r.Rand.IntN(19)
 	lasting := r.Between(20*time.Millisecond, 600*time.Millisecond)
 	if r.k.fencing {
 		kind = [...]int{6, 9, 9, 17}[r.Rand.IntN(4)]
@@ -181,6 +181,8 @@ func (r *run) disturbMembers() {
 		r.failOne(w)
 	case 17:
 		r.partWith(w)
+	case 18:
+		r.removeOne(w)
 	}
 	if r.moving() && r.Chance(0.3) {
 		if n := r.holding(); n.up {
@@ -268,11 +270,7 @@ func (r *run) drainOne(w *worker) {
 // failOne has an operator say that a member has failed, which knows nothing of it for a
 // while.
 func (r *run) failOne(w *worker) {
-	for _, p := range r.nodePlaces() {
-		if r.Chance(0.7) {
-			r.cut("member cut from coordinators", w.place, []roottest.Place{p}, r.Between(20*time.Millisecond, 2*r.k.fence))
-		}
-	}
+	r.cutSome(w)
 	incarnation := r.rooted().Member(w.id).GetIncarnation()
 	r.operate(func() *rootv1.Event {
 		return &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{
@@ -282,6 +280,53 @@ func (r *run) failOne(w *worker) {
 		if result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED {
 			r.Fault("member failed by an operator")
 		}
+	})
+}
+
+// cutSome cuts a member from some coordinators.
+func (r *run) cutSome(w *worker) {
+	for _, p := range r.nodePlaces() {
+		if r.Chance(0.7) {
+			r.cut("member cut from coordinators", w.place, []roottest.Place{p}, r.Between(20*time.Millisecond, 2*r.k.fence))
+		}
+	}
+}
+
+// removeOne has an operator take from a member what it owns, and then remove it, which knows nothing
+// of either for a while.
+func (r *run) removeOne(w *worker) {
+	r.cutSome(w)
+	st := r.rooted()
+	incarnation := st.Member(w.id).GetIncarnation()
+	taken := new(rootv1.RegionsAssigned)
+	st.MemberRegionsAfter(w.id, 0, func(region *state.Region) bool {
+		a := &rootv1.Assignment{RegionId: uint64(region.ID), ExpectedEpoch: region.Epoch.Proto()}
+		for _, o := range region.Owners {
+			if o.Member != w.id {
+				a.Owners = append(a.Owners, o.Proto())
+			}
+		}
+		taken.Assignments = append(taken.Assignments, a)
+		return true
+	})
+	r.operate(func() *rootv1.Event {
+		if len(taken.Assignments) == 0 {
+			return nil
+		}
+		return &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: taken}}
+	}, func(result *rootv1.CommandResult) {
+		if result.GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
+			return
+		}
+		r.operate(func() *rootv1.Event {
+			return &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{
+				MemberId: string(w.id), Incarnation: incarnation, State: rootv1.MemberState_MEMBER_STATE_REMOVED,
+			}}}
+		}, func(result *rootv1.CommandResult) {
+			if result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED {
+				r.Fault("member removed by an operator")
+			}
+		})
 	})
 }
 

@@ -17,7 +17,7 @@ var memberKinds = []string{
 	"member killed", "member's machine lost", "address taken by another process", "member paused", "member stopped beyond its ttl",
 	"member paused inside work", "member drained", "member drained by an operator", "region moved by an operator", "member cut from coordinators",
 	"member cut from the holder", "most members cut from coordinators", "holder killed during moves", "two processes with one id", "member superseded",
-	"member failed by an operator", "member and holder cut off together",
+	"member failed by an operator", "member removed by an operator", "member and holder cut off together",
 	"coordinator killed", "coordinator paused", "machine suspended", "process killed", "root cut from roots", "coordinator cut from roots", "bootstrap required",
 }
 
