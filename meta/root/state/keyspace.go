@@ -169,12 +169,12 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 		Settings: e.GetSettings(), Revision: t.token.Index, FormerTtlMillis: formerTTL(k.record, e.GetSettings()),
 		VersionFloor: k.record.GetVersionFloor(), Vacated: k.record.GetVacated(),
 	}
-	t.inherit(next)
 	updated := *k
 	updated.record = next
 	if d := t.placedAnew(k, &updated); d != nil {
 		return verdict{reject: d}
 	}
+	t.inherit(next)
 	t.setKeyspace(&updated)
 	if was := k.assigned(); was != updated.assigned() {
 		for _, region := range t.regionsOf(k.id(), k.regions) {
