@@ -17,7 +17,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	v, to := gate.Open(v)
 	data, err := c.CodecV2.Marshal(v)
 	if err != nil {
-		return nil, err
+		return to.Count(nil), err
 	}
 	return to.Count(data), nil
 }

@@ -13,11 +13,15 @@ import (
 // which version they go on; nil: nothing.
 func heritageOf(k *keyspace, regions []*Region, index uint64) (*rootv1.Keyspace, *rootv1.ErrorDetail) {
 	left := &rootv1.Keyspace{Id: k.record.GetId(), Name: k.record.GetName(), Revision: index, VersionFloor: k.record.GetVersionFloor()}
-	noted := make(map[uint64]bool)
+	noted := make(map[uint64]*rootv1.FormerOwner)
 	note := func(f rooted.FormerOwner) {
-		if k.fencedByTime() && !noted[f.Incarnation] {
-			noted[f.Incarnation] = true
-			left.Vacated = append(left.Vacated, &rootv1.FormerRange{Owner: f.Proto(), NotedAt: index})
+		switch o := noted[f.Incarnation]; {
+		case !k.fencedByTime():
+		case o == nil:
+			noted[f.Incarnation] = f.Proto()
+			left.Vacated = append(left.Vacated, &rootv1.FormerRange{Owner: noted[f.Incarnation], NotedAt: index})
+		default: // it has let go when it has been shown all that was taken from it
+			o.Revision = max(o.GetRevision(), f.Revision)
 		}
 	}
 	for _, r := range regions {
