@@ -324,10 +324,10 @@ func (t *detectors) plan(p planning) []uint16 {
 	return ops
 }
 
-// planEra is the era that commands require. A step that names its plan needs none.
+// planEra is the era that commands require.
 func (c *config) planEra(r *truth) uint8 {
 	if c.off == planNamed {
-		return 0
+		return anyEra
 	}
 	return r.era
 }

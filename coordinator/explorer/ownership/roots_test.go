@@ -130,8 +130,14 @@ func (c *config) settings(i uint8) *rootv1.KeyspaceSettings {
 
 func ms(d time.Duration) uint64 { return uint64(d.Milliseconds()) }
 
+// anyEra is required by commands that are a planner's in whichever era they come: a rule is left out.
+const anyEra = 255
+
 // apply applies a command of events to s.
 func apply(s *state.State, era uint8, events ...*rootv1.Event) ([]state.Change, state.Result) {
+	if era == anyEra {
+		era = uint8(s.Tenure().GetEra())
+	}
 	data, err := proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Events: events, RequireEra: uint64(era)}}})
 	if err != nil {
 		panic(err)

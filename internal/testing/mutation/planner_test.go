@@ -403,6 +403,11 @@ var planner = []mutation{
 		[]string{"./coordinator/liveness"},
 	},
 	{
+		33, "anybody completes a move from an owner that may act", "meta/root/state/move.go",
+		"if d := t.mayGive(k, region, nil, next); d != nil {", "if d := t.mayGive(k, region, nil, next); false && d != nil {",
+		[]string{"./meta/root/state"},
+	},
+	{
 		33, "a keyspace that is made again waits for nobody", "meta/root/state/deleted.go",
 		"k.Vacated = slices.Concat(k.GetVacated(), left.GetVacated())", "_ = slices.Concat(k.GetVacated(), left.GetVacated())",
 		[]string{"./nokvtest"},

@@ -85,8 +85,8 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 		return verdict{reject: d}
 	}
 	next.Former = t.takenFrom(k, old, next)
-	if a.GetSetFrontier() && len(old.Owners) > 0 {
-		next.Former = nil // the owner let go of it
+	if a.GetSetFrontier() && len(old.Owners) > 0 && (t.byPlanner || a.GetAtOnce() || !k.fencedByTime()) {
+		next.Former = nil // the owner let go of it: under a fence of time, an operator's word is no evidence
 	}
 	t.settleVacated(k, old, next)
 	r.Transition = t.settle(old, next)

@@ -25,8 +25,8 @@ func heritageOf(k *keyspace, regions []*Region, index uint64) (*rootv1.Keyspace,
 		}
 	}
 	for _, r := range regions {
-		if v := r.Epoch.Version; k.assigned() && v <= MaxEpoch/2 { // one beyond stands for itself
-			left.VersionFloor = max(left.VersionFloor, v)
+		if k.assigned() {
+			raiseFloor(left, r)
 		}
 		for _, f := range mayActFor(r, index) {
 			note(f)
@@ -47,14 +47,15 @@ func heritageOf(k *keyspace, regions []*Region, index uint64) (*rootv1.Keyspace,
 	return left, nil
 }
 
-// leave notes what a keyspace leaves, and forgets what the one left that was deleted longest ago when
-// there is one too many.
+// leave notes what a keyspace leaves. When there is one too many, the one that was deleted longest ago
+// is forgotten, one first that nobody may act for.
 func (t *turn) leave(heritage *rootv1.Keyspace) {
 	if heritage == nil {
 		return
 	}
 	if len(t.deleted) >= MaxDeletedKeyspaces {
-		t.dropHeritage(0)
+		idle := slices.IndexFunc(t.deleted, func(left *rootv1.Keyspace) bool { return len(left.GetVacated()) == 0 })
+		t.dropHeritage(max(0, idle))
 	}
 	t.deleted = append(slices.Clip(t.deleted), heritage)
 	t.sum += hashRecord(tagDeleted, heritage)

@@ -174,15 +174,29 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 	if d := t.placedAnew(k, &updated); d != nil {
 		return verdict{reject: d}
 	}
+	var regions []*Region
+	was := k.assigned()
+	if was != updated.assigned() {
+		regions = t.regionsOf(k.id(), k.regions)
+	}
+	if was {
+		for _, region := range regions {
+			raiseFloor(next, region)
+		}
+	}
 	t.inherit(next)
 	t.setKeyspace(&updated)
-	if was := k.assigned(); was != updated.assigned() {
-		for _, region := range t.regionsOf(k.id(), k.regions) {
-			if was {
-				t.displace(region)
-			} else {
-				t.place(region)
-			}
+	for _, region := range regions {
+		if was {
+			t.displace(region)
+			continue
+		}
+		t.place(region)
+		if floor := updated.versionFloor(); region.Epoch.Version <= floor { // of owners before it was reported, or of the last one of its name
+			above := region.Clone()
+			above.Epoch.Version, above.Revision = floor+1, t.token.Index
+			t.settle(region, above)
+			t.putRegion(region, above)
 		}
 	}
 	r.Keyspace = next

@@ -106,6 +106,13 @@ func (s *State) nextOwners(k *keyspace, e Epoch) Epoch {
 	return e
 }
 
+// raiseFloor has regions that get keys of r begin above it.
+func raiseFloor(k *rootv1.Keyspace, r *Region) {
+	if v := r.Epoch.Version; v <= MaxEpoch/2 { // one beyond stands for itself
+		k.VersionFloor = max(k.GetVersionFloor(), v)
+	}
+}
+
 // versionFloor is what the version of a region must be above that takes keys which have no
 // region now; 0 in reported keyspaces, whose epochs are their members' own. So the epochs of
 // all owners that a key ever has are in order, whichever regions it was in.

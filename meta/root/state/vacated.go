@@ -21,15 +21,15 @@ const (
 // becomes, nil when it is removed, and taken a neighbour that it takes in: without an owner, next
 // says only whom its own keys were taken from.
 func (t *turn) vacate(k *keyspace, old, taken, next *Region) *rootv1.ErrorDetail {
-	if !k.assigned() || !k.fencedByTime() && taken == nil && old.Epoch.Version <= k.versionFloor() {
+	if !k.fencedByTime() && (!k.assigned() || taken == nil && old.Epoch.Version <= k.versionFloor()) {
 		return nil // nothing can be new
 	}
 	record := proto.CloneOf(k.record)
 	room := true
 	note := func(r *Region, keys []place) {
 		for _, at := range keys {
-			if v := r.Epoch.Version; v > record.GetVersionFloor() && v <= MaxEpoch/2 { // one beyond stands for itself
-				record.VersionFloor = v
+			if k.assigned() {
+				raiseFloor(record, r)
 			}
 			for _, f := range mayActFor(r, t.token.Index) {
 				room = room && (!k.fencedByTime() || addVacated(record, f, at, t.token.Index))

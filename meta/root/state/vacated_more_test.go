@@ -133,7 +133,18 @@ func TestRule5WhatIsNotedBlocksNobodyElse(t *testing.T) {
 	m.must(publishRange(id, "a", "m", n.Epoch.Version+1, n.Epoch.ConfVersion, "a"))
 	n = m.s.RegionAt(2, "a")
 	r := m.must(&rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{RegionId: id, ExpectedEpoch: n.Epoch.Proto(), From: &rootv1.Owner{MemberId: "a"}, To: &rootv1.Owner{MemberId: "b"}}}})
-	m.must(&rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: r.Events[0].Transition.GetId(), SetFrontier: true, Frontier: []byte("f")}}})
+	end := &rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: r.Events[0].Transition.GetId(), SetFrontier: true, Frontier: []byte("f")}}}
+	for _, c := range []struct {
+		actor string
+		want  rootv1.Outcome
+	}{
+		{"", rootv1.Outcome_OUTCOME_REJECTED}, {"operator/o", rootv1.Outcome_OUTCOME_REJECTED}, {"member/b", rootv1.Outcome_OUTCOME_REJECTED},
+		{"member/a", rootv1.Outcome_OUTCOME_APPLIED}, // it gives the region away itself
+	} {
+		if got := m.apply(&rootv1.Command{Actor: c.actor, Events: []*rootv1.Event{end}})[0]; got.Outcome != c.want {
+			t.Fatalf("completed by %q: %v, %v", c.actor, got.Outcome, got.Reject)
+		}
+	}
 	m.must(memberIs("a", rootv1.MemberState_MEMBER_STATE_REMOVED))
 	n = m.s.RegionAt(2, "a")
 	got := m.try(publishRange(id, "a", "g", n.Epoch.Version+1, n.Epoch.ConfVersion, "b"))
