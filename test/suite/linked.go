@@ -49,7 +49,7 @@ func runTool(ctx context.Context, folder string, words []string) error {
 		return syscall.Exec(words[0], words, os.Environ())
 	}
 	kept := filepath.Join(folder, fmt.Sprintf("%x", sha256.Sum256([]byte(id))))
-	if err := copyFile(kept, out); err == nil {
+	if err := copyFile(kept, out, false); err == nil {
 		now := time.Now()
 		return os.Chtimes(kept, now, now)
 	}
@@ -58,14 +58,14 @@ func runTool(ctx context.Context, folder string, words []string) error {
 	if err := link.Run(); err != nil {
 		return err
 	}
-	if err := copyFile(out, kept); err != nil { // the binary is there: it is linked again the next time
+	if err := copyFile(out, kept, true); err != nil { // the binary is there: it is linked again the next time
 		fmt.Fprintln(os.Stderr, "test: a binary is not kept:", err)
 	}
 	return nil
 }
 
-// copyFile makes a program of the same bytes, whole or not at all.
-func copyFile(from, to string) (err error) {
+// copyFile makes a program of the same bytes, whole or not at all; durable: also where power is lost.
+func copyFile(from, to string, durable bool) (err error) {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -83,7 +83,9 @@ func copyFile(from, to string) (err error) {
 			_ = os.Remove(out.Name())
 		}
 	}()
-	_, err = io.Copy(out, in)
+	if _, err = io.Copy(out, in); err == nil && durable {
+		err = out.Sync()
+	}
 	if err = errors.Join(err, out.Chmod(0o755), out.Close()); err != nil {
 		return err
 	}
