@@ -138,7 +138,9 @@ func TestRule5WhatIsNotedBlocksNobodyElse(t *testing.T) {
 		actor string
 		want  rootv1.Outcome
 	}{
-		{"", rootv1.Outcome_OUTCOME_REJECTED}, {"operator/o", rootv1.Outcome_OUTCOME_REJECTED}, {"member/b", rootv1.Outcome_OUTCOME_REJECTED},
+		{"", rootv1.Outcome_OUTCOME_REJECTED},
+		{"operator/o", rootv1.Outcome_OUTCOME_REJECTED},
+		{"member/b", rootv1.Outcome_OUTCOME_REJECTED},
 		{"member/a", rootv1.Outcome_OUTCOME_APPLIED}, // it gives the region away itself
 	} {
 		if got := m.apply(&rootv1.Command{Actor: c.actor, Events: []*rootv1.Event{end}})[0]; got.Outcome != c.want {
