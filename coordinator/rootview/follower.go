@@ -158,8 +158,8 @@ func New(cfg Config) (*Follower, error) {
 // View returns the newest View; never nil. It is one atomic load.
 func (f *Follower) View() *View { return f.view.Load() }
 
-// Changed returns a channel that is closed when a View with another Token is
-// published.
+// Changed returns a channel that is closed when a View with another Token, or the first
+// one that is loaded, is published.
 func (f *Follower) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -253,7 +253,7 @@ func (f *Follower) publish(b Batch) {
 		f.feed.addLocked(b)
 		f.feed.mu.Unlock()
 	}
-	if v.Token == old.Token && !b.Snapshot {
+	if v.Token == old.Token && v.Loaded() == old.Loaded() && !b.Snapshot {
 		return
 	}
 	f.waiters.wake(v.Token)

@@ -96,6 +96,26 @@ func TestBootstrapWhenTheLogIsGone(t *testing.T) {
 	})
 }
 
+// Who waits for a loaded view is woken when it is one, also when the snapshot had all that
+// the root ever wrote: nothing moves the view afterwards.
+func TestALoadedViewWakes(t *testing.T) {
+	full := func(cfg *rootview.Config) {
+		cfg.Root.(*fakeRoot).set(func(r *fakeRoot) {
+			r.log.grow(9)
+			r.first = 8
+		})
+	}
+	bubble(t, full, func(t *testing.T, f *rootview.Follower, _ *fakeRoot) {
+		for changed := f.Changed(); !f.View().Loaded(); changed = f.Changed() {
+			select {
+			case <-changed:
+			case <-time.After(time.Minute):
+				t.Fatalf("nobody was told; loaded: %t, at %s", f.View().Loaded(), f.View().Token)
+			}
+		}
+	})
+}
+
 func TestAWrongSnapshotIsLoadedAgainLater(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, f *rootview.Follower, r *fakeRoot) {
 		r.set(func(r *fakeRoot) { r.down = true })

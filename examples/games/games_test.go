@@ -133,13 +133,14 @@ func (s *system) await(what string, ask func() error) time.Duration {
 	return time.Since(begun).Round(time.Millisecond)
 }
 
-// has holds when just these cores have boards, and each one so many.
+// has holds when just these cores have boards, and each one so many, give or take two
+// percent: for less than rebalance.min_gap nothing is moved.
 func (s *system) has(each int, ids ...string) func() error {
 	return func() error {
 		_, n := s.owned()
 		for _, id := range ids {
-			if n[id] != each {
-				return fmt.Errorf("boards are at %v, want %d each", n, each)
+			if off := n[id] - each; max(off, -off) > each/50 {
+				return fmt.Errorf("boards are at %v, want %d each, or %d more or less", n, each, each/50)
 			}
 		}
 		if len(n) != len(ids) {
@@ -254,7 +255,7 @@ func TestC25C64C65C67P81GamesGoOn(t *testing.T) {
 	s.must(s.add(s.ctx, ""))
 	joined := s.await("a sixth core has its part", s.has(100, "core-1", "core-2", "core-3", "core-4", "core-5", "core-6"))
 	s.goesOn()
-	testreport.Linef(t, "games: 600 boards on five cores, a sixth joins: all six have 100 each after %v", joined)
+	testreport.Linef(t, "games: 600 boards on five cores, a sixth joins: all six have their part after %v", joined)
 
 	victim := s.most()
 	n, err := s.kill(victim)

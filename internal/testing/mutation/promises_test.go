@@ -23,6 +23,11 @@ var promises = []mutation{
 		[]string{view},
 	},
 	{
+		12, "who waits for a loaded view is not woken by one that does not move", "coordinator/rootview/follower.go",
+		"v.Loaded() == old.Loaded()", "true",
+		[]string{view},
+	},
+	{
 		12, "a descriptor older than asked for is served", "coordinator/rootview/serve.go",
 		"if found >= required {", "if true {",
 		[]string{view, server},
