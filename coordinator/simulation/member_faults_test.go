@@ -157,7 +157,9 @@ func (r *run) disturbMembers() {
 	case 3:
 		w.kill(true, "member killed")
 		w.taken = !w.up
-	case 4, 5:
+	case 4:
+		w.end()
+	case 5:
 		r.Fault("member paused")
 		w.pause(r.Between(5*time.Millisecond, r.k.fence))
 	case 6:

@@ -15,7 +15,7 @@ var memberSeeds = size.Int("member-seeds", 50, 2000, "how many seeds the simulat
 // memberKinds are the faults of members that must have happened.
 var memberKinds = []string{
 	"member killed", "member's machine lost", "address taken by another process", "member paused", "member stopped beyond its ttl",
-	"member paused inside work", "member drained", "member drained by an operator", "region moved by an operator", "member cut from coordinators",
+	"member paused inside work", "member drained", "member ends without a drain", "member drained by an operator", "region moved by an operator", "member cut from coordinators",
 	"member cut from the holder", "most members cut from coordinators", "holder killed during moves", "two processes with one id", "member superseded",
 	"member failed by an operator", "member removed by an operator", "member and holder cut off together",
 	"coordinator killed", "coordinator paused", "machine suspended", "process killed", "root cut from roots", "coordinator cut from roots", "bootstrap required",
@@ -27,7 +27,7 @@ func memberKnobs(seed uint64, v variant) knobs {
 	k.fence, k.probes, k.stalls = 350*time.Millisecond, seed%3 != 0, 0.04
 	k.loads = v == noVariant && seed%6 == 3
 	switch v {
-	case noVariant, releasedBelow, unfenced:
+	case noVariant, releasedBelow, goodbyeForgotten, unfenced:
 	default:
 		k.fencing = true
 		k.fence, k.trouble, k.interval, k.probes = 600*time.Millisecond, 3*time.Second, 200*time.Millisecond, v == cutTakenForDeath
@@ -88,13 +88,14 @@ var memberContrasts = []struct {
 	from     uint64
 }{
 	{confirmsUnchecked, []string{"One owner a moment"}, 72},
-	{confirmsUncounted, []string{"One owner a moment"}, 9},
-	{clocksBeyondBound, []string{"One owner a moment"}, 3},
-	{countsFromAnswer, []string{"One owner a moment"}, 6},
-	{unchecked, []string{"One owner a moment"}, 4},
-	{cutTakenForDeath, []string{"One owner a moment"}, 51},
+	{confirmsUncounted, []string{"One owner a moment"}, 10},
+	{clocksBeyondBound, []string{"One owner a moment"}, 9},
+	{countsFromAnswer, []string{"One owner a moment"}, 23},
+	{unchecked, []string{"One owner a moment"}, 14},
+	{cutTakenForDeath, []string{"One owner a moment"}, 53},
 	{releasedBelow, []string{"Frontier"}, 2},
-	{unfenced, []string{"Fence"}, 44},
+	{goodbyeForgotten, []string{"Frontier"}, 23},
+	{unfenced, []string{"Fence"}, 51},
 }
 
 // TestMembersContrast leaves one rule out at a time: the checker of the right name must
@@ -130,7 +131,7 @@ func (s *memberTotals) judge(t *testing.T) {
 	}
 	for what, n := range map[string]int{
 		"verdicts": s.verdicts, "moves": s.moved, "moves given up": s.cancelled, "changes of shared owners": s.shares, "ranges cut": s.cut, "processes drained": s.drained,
-		"incarnations begun anew": s.anew, "work refused by a resource": s.fenced, "work that lost its right": s.lostBehind,
+		"incarnations begun anew": s.anew, "regions taken where a goodbye left them": s.followed, "work refused by a resource": s.fenced, "work that lost its right": s.lostBehind,
 	} {
 		if n < *memberSeeds/10 {
 			t.Errorf("only %d %s in %d seeds", n, what, *memberSeeds)

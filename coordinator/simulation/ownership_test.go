@@ -23,8 +23,10 @@ type ownership struct {
 	rules  *witness.Invariants
 	before *state.State
 	// acts and gives by region and epoch.
-	acts   map[deedKey][]*act
-	gives  map[deedKey][]taking
+	acts  map[deedKey][]*act
+	gives map[deedKey][]taking
+	// gone are the eras whose holders found that an incarnation had ended, because it said so.
+	gone   map[state.Owner]state.Era
 	counts ownershipCounts
 }
 
@@ -44,7 +46,7 @@ type deed struct {
 
 // ownershipCounts say what the log has of members.
 type ownershipCounts struct {
-	grants, verdicts, moved, cancelled, shares, cut, joined, orphaned int
+	grants, verdicts, moved, cancelled, shares, cut, joined, orphaned, followed int
 }
 
 func (c *ownershipCounts) add(o ownershipCounts) {
@@ -55,12 +57,13 @@ func (c *ownershipCounts) add(o ownershipCounts) {
 	c.shares += o.shares
 	c.cut += o.cut
 	c.joined += o.joined
+	c.followed += o.followed
 	c.orphaned = max(c.orphaned, o.orphaned)
 }
 
 func newOwnership(r *run) *ownership {
 	o := &ownership{
-		r: r, deeds: map[deedKey]*deed{}, acts: map[deedKey][]*act{}, gives: map[deedKey][]taking{},
+		r: r, deeds: map[deedKey]*deed{}, acts: map[deedKey][]*act{}, gives: map[deedKey][]taking{}, gone: map[state.Owner]state.Era{},
 		rules: witness.NewInvariants(state.New()), before: state.New(),
 	}
 	o.rules.Remember(o.before)
@@ -91,6 +94,9 @@ func (o *ownership) entry(st *state.State, out *state.Applied) {
 		case state.ChangeMember:
 			if was := o.before.Member(state.MemberID(c.Member.GetId())); c.Member.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && was.GetState() != c.Member.GetState() {
 				o.counts.verdicts++
+				if slices.Contains(c.Member.GetSignals(), "gone") {
+					o.gone[state.Owner{Member: state.MemberID(c.Member.GetId()), Incarnation: c.Member.GetIncarnation()}] = st.ActiveEra()
+				}
 			}
 		}
 	}
@@ -120,6 +126,35 @@ func (o *ownership) region(st *state.State, c *state.Change) {
 	o.deeds[deedKey{c.Region.ID, c.Region.Epoch}] = d
 	if c.OldRegion != nil && c.OldRegion.Epoch != c.Region.Epoch {
 		o.counts.grants++
+		o.followed(st, c.OldRegion, c.Region)
+	}
+}
+
+// followed: a goodbye is a release. Whoever follows an owner of which the holder of the era has
+// heard that it had released everything, and ended, begins exactly where that owner let go of the
+// region.
+func (o *ownership) followed(st *state.State, was, is *state.Region) {
+	if len(was.Owners) != 1 || len(is.Owners) != 1 || was.Owners[0] == is.Owners[0] {
+		return
+	}
+	old := was.Owners[0]
+	if era := o.gone[old]; era == 0 || era != st.ActiveEra() {
+		return
+	}
+	key := deedKey{was.ID, was.Epoch}
+	gives := o.gives[key]
+	if len(gives) == 0 {
+		return // it had not come to have it
+	}
+	last := gives[len(gives)-1]
+	for _, t := range o.r.acts.takes {
+		if t.region == was.ID && t.epoch == was.Epoch && t.when > last.when {
+			return // and was taken up again
+		}
+	}
+	o.counts.followed++
+	if got := frontierOf(is); got != last.frontier {
+		o.fail("Frontier", "region %d went at %s from %s, which had ended, to %s from %d on; it was released at %d", was.ID, st.Token(), old.Member, is.Owners[0].Member, got, last.frontier)
 	}
 }
 

@@ -36,6 +36,7 @@ type taking struct {
 	member      state.MemberID
 	incarnation uint64
 	frontier    uint64
+	when        time.Duration
 }
 
 // acts is what members did.
@@ -96,11 +97,11 @@ func (w *worker) idle() {
 }
 
 func (a *acts) took(w *worker, r *rooted.Region, n uint64) {
-	a.takes = append(a.takes, taking{r.ID, r.Epoch, w.id, w.member, n})
+	a.takes = append(a.takes, taking{r.ID, r.Epoch, w.id, w.member, n, w.r.now()})
 }
 
 func (a *acts) gave(w *worker, r *rooted.Region, n uint64) {
-	a.gives = append(a.gives, taking{r.ID, r.Epoch, w.id, w.member, n})
+	a.gives = append(a.gives, taking{r.ID, r.Epoch, w.id, w.member, n, w.r.now()})
 }
 
 // verdict is what became of a request, or why it was refused.

@@ -35,6 +35,7 @@ const (
 	confirmsUnchecked variant = "members confirmed without a check of the era"
 	confirmsUncounted variant = "a fence that does not count confirmations"
 	releasedBelow     variant = "a frontier below what was done"
+	goodbyeForgotten  variant = "an end without a drain that releases nothing"
 	unfenced          variant = "a resource that looks at no epoch"
 	countsFromAnswer  variant = "a member's ttl counted from later than its frame"
 	unchecked         variant = "no check behind a member's work"

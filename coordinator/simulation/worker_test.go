@@ -321,6 +321,20 @@ func (w *worker) leave() {
 	})
 }
 
+// end has the process end without having been moved away from: it releases what it has, says
+// so, and is gone.
+func (w *worker) end() {
+	if !w.up || w.leaving || w.core == nil {
+		return
+	}
+	w.r.Fault("member ends without a drain")
+	w.then(func() {
+		if w.leaving, w.stopping = true, true; w.core != nil {
+			w.core.Stop(w.now())
+		}
+	})()
+}
+
 // settle does what the core asks for.
 func (w *worker) settle() {
 	if w.core == nil || !w.up {
@@ -342,7 +356,7 @@ func (w *worker) settle() {
 			continue
 		}
 		for f := w.core.Frame(l.slot, w.stamp(now)); f != nil; f = w.core.Frame(l.slot, w.stamp(now)) {
-			l.send(f)
+			w.send(l, f)
 		}
 		if at := w.core.Due(l.slot); due == 0 || at < due {
 			due = at
@@ -357,7 +371,12 @@ func (w *worker) settle() {
 }
 
 // send sends a frame; one that was not accepted hears nothing.
-func (l *line) send(f *coordinatorv1.MemberFrame) {
+func (w *worker) send(l *line, f *coordinatorv1.MemberFrame) {
+	if w.stopping && w.r.k.variant == goodbyeForgotten {
+		for _, r := range f.GetRegions() {
+			r.Frontier, r.SetFrontier = nil, false
+		}
+	}
 	l.end.send(func() {
 		if l.end.carry != nil {
 			l.end.carry(f)
@@ -403,7 +422,7 @@ func (w *worker) finished() bool {
 				continue
 			}
 			if f := w.core.Frame(l.slot, w.core.Due(l.slot)); f != nil {
-				l.send(f)
+				w.send(l, f)
 			}
 		}
 		w.stop(true)
