@@ -28,8 +28,8 @@ import (
 func TestP06P11P14CallsGoToTheOwnersOfTheirKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1", "m2")
-		w.c.Assign(t, "games", []byte("a"), "m1")
-		w.c.Assign(t, "games", []byte("b\x00\x01"), "m2")
+		w.assign("a", "m1")
+		w.assign("b\x00\x01", "m2")
 		c := w.dial(grpcroute.Config{})
 		for _, row := range []struct {
 			ctx  context.Context
@@ -77,7 +77,7 @@ func TestP06P11P14CallsGoToTheOwnersOfTheirKeys(t *testing.T) {
 func TestP43P44CallsWithoutAnOwnerSayWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		c := w.dial(grpcroute.Config{Hold: time.Second})
 		for _, row := range []struct {
 			name string
@@ -114,8 +114,8 @@ func TestP43P44CallsWithoutAnOwnerSayWhy(t *testing.T) {
 func TestP37P85NoIdempotentCallFailsWhenAMemberIsKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1", "m2")
-		w.c.Assign(t, "games", []byte("a"), "m1")
-		w.c.Assign(t, "games", []byte("b"), "m1")
+		w.assign("a", "m1")
+		w.assign("b", "m1")
 		config, err := grpcroute.ServiceConfig(`{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":2,"initialBackoff":"0.01s","maxBackoff":"0.1s","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}]}`)
 		must(t, err)
 		ends := []func() int64{
@@ -146,7 +146,7 @@ func TestP37P85NoIdempotentCallFailsWhenAMemberIsKilled(t *testing.T) {
 func TestP31ACallThatMayHaveBeenRunIsRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1", "m2")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		w.apps["m1"].said = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		done := make(chan error, 1)
 		c := w.dial(grpcroute.Config{})
@@ -167,7 +167,7 @@ func TestP31ACallThatMayHaveBeenRunIsRunOnce(t *testing.T) {
 func TestP84NoCallFailsInAPlannedMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1", "m2")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		end := w.load(w.dial(grpcroute.Config{}), 8, "a")
 		for _, to := range []rooted.MemberID{"m2", "m1", "m2"} {
 			time.Sleep(50 * time.Millisecond)
@@ -184,7 +184,7 @@ func TestP84NoCallFailsInAPlannedMove(t *testing.T) {
 func TestARefusalOfSomebodyElseIsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		c := w.dial(grpcroute.Config{})
 		for _, says := range []error{
 			(&router.Refusal{Kind: router.Moved, Member: "m9", Address: "m9:1", Epoch: rooted.Epoch{Version: 9, ConfVersion: 9}}).GRPCStatus().Err(),
@@ -211,7 +211,7 @@ func TestP69AnOwnerThatIsNotAtItsAddress(t *testing.T) {
 			w.apps[id] = &app{id: id}
 			w.members[id] = w.c.MemberOf(t, member.Config{ID: id, Address: address, ProbeAddress: id + ":1"}, w.apps[id])
 			key := "key of " + address
-			w.c.Assign(t, "games", []byte(key), rooted.MemberID(id))
+			w.assign(key, rooted.MemberID(id))
 			begun := time.Now()
 			_, err := ask(w.ctx(key, time.Minute), w.dial(grpcroute.Config{Hold: time.Second}))
 			if took := time.Since(begun); err == nil || took > 6*time.Second || took < 500*time.Millisecond { // another member holds it as long as its keyspace says
@@ -225,7 +225,7 @@ func TestP69AnOwnerThatIsNotAtItsAddress(t *testing.T) {
 			t.Error("another process ran the call")
 		}
 		// Nothing else is disturbed.
-		w.c.Assign(t, "games", []byte("a"), "m2")
+		w.assign("a", "m2")
 		if got, err := ask(w.ctx("a", time.Second), w.dial(grpcroute.Config{})); err != nil || got != "m2 a" {
 			t.Errorf("%q %v", got, err)
 		}
@@ -236,7 +236,7 @@ func TestP69AnOwnerThatIsNotAtItsAddress(t *testing.T) {
 func TestServiceConfigAndDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		config, err := grpcroute.ServiceConfig(`{"methodConfig":[{"name":[{}],"timeout":"3s"}]}`)
 		must(t, err)
 		w.servers["m1"].Stop()

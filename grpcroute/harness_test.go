@@ -17,6 +17,7 @@ import (
 	"github.com/nokv/nokv/grpcroute"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/nokvtest"
+	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )
 
@@ -149,6 +150,17 @@ func (w *world) serve(id, host, port string) {
 	var ended sync.WaitGroup
 	ended.Go(func() { _ = s.Serve(lis) })
 	w.t.Cleanup(func() { s.Stop(); ended.Wait() })
+}
+
+// assign gives a region of games to a member, and waits until the router knows: what is asked then
+// goes to that one at once, and not by way of the owner before it.
+func (w *world) assign(key string, to rooted.MemberID) {
+	w.t.Helper()
+	route := w.c.Assign(w.t, "games", []byte(key), to)
+	w.c.Await(w.t, "the router knows the owner", func() bool {
+		target, err := w.router.Resolve(w.t.Context(), []byte(key), router.Options{Keyspace: "games"})
+		return err == nil && target.Member == to && !route.Region.Epoch.NewerThan(target.Epoch)
+	})
 }
 
 // dial makes the caller.

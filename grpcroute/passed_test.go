@@ -23,7 +23,7 @@ import (
 func TestP06ARefusalThatAHandlerPassesOnIsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		c := w.dial(grpcroute.Config{})
 		no := (&router.Refusal{Kind: router.NotOwned, Said: "not here"}).GRPCStatus().Err()
 		pass := func(ctx context.Context) error {
@@ -51,7 +51,7 @@ func TestP06ARefusalThatAHandlerPassesOnIsAnAnswer(t *testing.T) {
 func TestP08TheWordOfARefusalCountsWithoutItsDetails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		lis, err := w.members["m1"].Listen(context.Background(), "7002")
 		must(t, err)
 		var word string

@@ -43,7 +43,7 @@ func TestP11ConnectionsAreToWhomIsCalled(t *testing.T) {
 		ids := []string{"m1", "m2", "m3", "m4"}
 		w := start(t, router.Config{OnUnreachable: func(m client.Member, err error) { t.Errorf("%s counts as not reachable: %v", m.ID, err) }}, ids...)
 		for _, id := range ids {
-			w.c.Assign(t, "games", []byte("key-"+id), rooted.MemberID(id))
+			w.assign("key-"+id, rooted.MemberID(id))
 		}
 		var open, dialled atomic.Int64
 		c := w.dial(grpcroute.Config{MaxMembers: 2, IdleFor: time.Minute, Hold: time.Second}, grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
@@ -111,7 +111,7 @@ func TestP11ConnectionsAreToWhomIsCalled(t *testing.T) {
 func TestP41AClosedClientConnCountsAgainstNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{OnUnreachable: func(m client.Member, err error) { t.Errorf("%s counts as not reachable: %v", m.ID, err) }}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		w.gates["m1"].says.Store(&[]error{member.ErrTooManyHeld, member.ErrTooManyHeld, member.ErrTooManyHeld, member.ErrTooManyHeld})
 		conn, err := grpcroute.NewClient("nokv:///games", grpcroute.Config{Router: w.router}, grpc.WithContextDialer(w.c.Dial))
 		must(t, err)

@@ -38,7 +38,7 @@ func echo(s grpc.BidiStreamingClient[testgrpc.StreamingOutputCallRequest, testgr
 func TestP32P84AStreamWhoseRegionMovesEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1", "m2")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		c := w.dial(grpcroute.Config{})
 		quiet, err := c.FullDuplexCall(w.ctx("a", time.Hour))
 		must(t, err)
@@ -83,7 +83,7 @@ func TestP32P84AStreamWhoseRegionMovesEnds(t *testing.T) {
 func TestP06P08RefusedCallsAndStreamsAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		c := w.dial(grpcroute.Config{MaxReplay: 1000})
 		epoch := rooted.Epoch{Version: 1, ConfVersion: 1}
 		for _, row := range []struct {
@@ -134,7 +134,7 @@ func TestP06P08RefusedCallsAndStreamsAreTriedAgain(t *testing.T) {
 func TestP06AStreamIsSentAgainWhileItIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		c := w.dial(grpcroute.Config{MaxReplay: 64 << 20}, grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10))
 		for _, closed := range []bool{false, true} {
 			w.gates["m1"].says.Store(&[]error{&member.NotOwned{Region: 1}})
@@ -169,7 +169,7 @@ func TestP06AStreamIsSentAgainWhileItIsRead(t *testing.T) {
 func TestP84AMessageIsTheHandlersBehindRecvMsg(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1", "m2")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		back, look := make(chan error), make(chan struct{})
 		w.apps["m1"].stream = func(s grpc.ServerStream) error {
 			m := &testgrpc.StreamingOutputCallRequest{}
@@ -212,7 +212,7 @@ func TestP84AMessageIsTheHandlersBehindRecvMsg(t *testing.T) {
 func TestP32CancelReachesTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		ctx, cancel := context.WithCancel(w.ctx("a", time.Hour))
 		s, err := w.dial(grpcroute.Config{}).FullDuplexCall(ctx)
 		must(t, err)
@@ -231,7 +231,7 @@ func TestP32CancelReachesTheHandler(t *testing.T) {
 func TestP12AServerLetsInWhatNamesKeyAndEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		route := w.c.AwaitOwner(t, "games", []byte("a"), "m1")
 		// What names its region waits for it to arrive.
 		first := member.Request{Region: route.Region.ID, Keyspace: "games", Key: []byte("a"), Epoch: route.Region.Epoch}
@@ -277,7 +277,7 @@ func TestP12AServerLetsInWhatNamesKeyAndEpoch(t *testing.T) {
 func TestP08AHeaderThatIsAskedForDoesNotEndTheTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		c := w.dial(grpcroute.Config{})
 		for _, row := range []struct {
 			name string
@@ -320,7 +320,7 @@ func TestP08AHeaderThatIsAskedForDoesNotEndTheTries(t *testing.T) {
 func TestP06AStreamOfNoMessageBeginsWhenItIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, router.Config{}, "m1")
-		w.c.Assign(t, "games", []byte("a"), "m1")
+		w.assign("a", "m1")
 		c := w.dial(grpcroute.Config{Key: func(_ context.Context, _ string, m any) ([]byte, error) {
 			return m.(*testgrpc.StreamingOutputCallRequest).GetPayload().GetBody(), nil
 		}})

@@ -206,6 +206,16 @@ var ownership = []mutation{
 		[]string{plans},
 	},
 	{
+		24, "a goodbye releases nothing", "coordinator/placement/plan.go",
+		"|| !report.Last ||", "|| true ||",
+		[]string{plans, "./nokvtest"},
+	},
+	{
+		24, "nobody is told that a goodbye was the last word", "coordinator/assigner/heard.go",
+		"		report.Last = o.core.Left(owner.Member, owner.Incarnation)\n", "",
+		[]string{"./nokvtest"},
+	},
+	{
 		24, "what was said of a move that was given up counts", "coordinator/placement/steps.go",
 		"report.Shown.Compare(state.TokenFromProto(x.t.GetPlannedAt())) >= 0", "true",
 		[]string{plans},
