@@ -227,6 +227,9 @@ func (b *bundle) dial(ctx context.Context, raw net.Conn, now time.Time, protocol
 	// No host name is looked at: VerifyConnection does what is skipped here, and
 	// more.
 	cfg.InsecureSkipVerify = true
+	// It is shown also to a process whose CAs have other names: the refusal then says which
+	// certificate is not believed, and not that there is none.
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &b.pair, nil }
 	cfg.VerifyConnection = func(cs tls.ConnectionState) (err error) {
 		leaf := cs.PeerCertificates[0]
 		if chains, err = verify(cs.PeerCertificates, b.cas, now, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}); err != nil {

@@ -67,7 +67,7 @@ func call(t *testing.T, addr string, creds credentials.TransportCredentials) (as
 // A gRPC call knows both sides; one that cannot be made says why, whatever the
 // sides speak.
 func TestGRPC(t *testing.T) {
-	a, stranger := newAuthority(t, "prod", time.Now()), newAuthority(t, "prod", time.Now())
+	a, stranger := newAuthority(t, "prod", time.Now()), newAuthority(t, "prod", time.Now().Add(-time.Hour)) // whose names tell when they were made
 	s := open(t, a.issue(t, principal.Coordinator, "c1", day), mtls.Options{})
 	c := open(t, a.issue(t, principal.Member, "m1", day), mtls.Options{})
 	dir := stranger.issue(t, principal.Member, "m1", day)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/nokvtest"
@@ -73,5 +74,38 @@ func TestRule7WhoEndsWithoutADrainIsFollowedWhereItWas(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// Rule 10: what a member says reaches the holder by any coordinator. A region is moved off a member
+// that reaches every coordinator but the holder as off any other: it is released when the next
+// owner is ready, exactly where it is, and nobody waits for the end of the move's deadline.
+func TestRule10AMoveOffAMemberThatCannotReachTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &places{released: map[string]string{}, began: map[string]string{}}
+		c := nokvtest.Start(t, nokvtest.Coordinators(3), nokvtest.Keyspace("streams", "partitions"))
+		thaw := c.FreezePlanner()
+		c.Member(t, "m1", ledger{p})
+		c.Member(t, "m2", ledger{p})
+		for i := range 8 {
+			c.Assign(t, "streams", fmt.Appendf(nil, "key-%d", i), "m1")
+		}
+		mend := c.Cut("m1", c.Holder(t))
+		time.Sleep(time.Minute) // it is heard, and confirmed, by way of another coordinator
+		thaw()
+		for i := range 8 {
+			begun := time.Now()
+			r := c.Assign(t, "streams", fmt.Appendf(nil, "key-%d", i), "m2").Region
+			if took := time.Since(begun); took > 3*time.Second {
+				t.Errorf("region %d: the move took %v", r.ID, took)
+			}
+			c.Await(t, "the next owner begins where it was released", func() bool {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				at := p.released[r.Start]
+				return at != "" && p.began[r.Start] == at && string(r.Frontier) == at
+			})
+		}
+		mend()
 	})
 }
