@@ -353,6 +353,52 @@ func TestTailGoesRoundThePeers(t *testing.T) {
 	})
 }
 
+// Whoever leaves a peer for a cause, such as that it does not go on, has the next tail of another
+// one, also where nothing was wrong with the stream; whoever just ends comes back to the same.
+func TestATailThatWasLeftIsAnothers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeRoot(t, 3)
+		cfg := r.config()
+		cfg.ReaderID = "c9"
+		c := r.start(cfg)
+		open := func(end func(cancel context.CancelCauseFunc)) (peer int) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			tail, err := c.Tail(ctx, state.Token{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tail.Recv(); err != nil {
+				t.Fatal(err)
+			}
+			r.with(func() {
+				for i, p := range r.peers {
+					if len(p.readers) > 0 {
+						peer = int(i)
+					}
+					p.readers = nil
+				}
+			})
+			end(cancel)
+			tail.Close()
+			return peer
+		}
+		seen := map[int]bool{}
+		for range 3 {
+			seen[open(func(cancel context.CancelCauseFunc) { cancel(errors.New("it does not go on")) })] = true
+		}
+		if len(seen) != 3 {
+			t.Errorf("three tails, each left for a cause, were of peers %v", seen)
+		}
+		stays := open(func(context.CancelCauseFunc) {})
+		for range 3 {
+			if peer := open(func(cancel context.CancelCauseFunc) { cancel(nil) }); peer != stays {
+				t.Errorf("a tail that just ended is followed by one of peer %d, not %d", peer, stays)
+			}
+		}
+	})
+}
+
 func TestSilentTailIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFakeRoot(t, 1)
