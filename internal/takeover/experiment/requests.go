@@ -125,7 +125,8 @@ func (s *site) request(ctx context.Context, c *http.Client, cache *client.Cache,
 	}
 	if next == "" {
 		cache.Invalidate(route)
-		if route, err = cache.Route(ctx, key); err != nil || route.Address() == "" {
+		// A coordinator's view may be as old as the cache was: the answer has to be newer than the refusal.
+		if route, err = cache.Route(ctx, key, client.Strong()); err != nil || route.Address() == "" {
 			return true, fmt.Errorf("no newer route: %w", err)
 		}
 		epoch = route.Region.Epoch
