@@ -96,21 +96,28 @@ func (s *State) skip(r Renewal) error {
 }
 
 // newestEpoch has the highest version and conf version of the regions in assigned
-// keyspaces, also of those whose keys have none now, and of what was skipped before.
+// keyspaces, also of those whose keys have none now, or are in a keyspace that is reported by
+// now, or was deleted: its name goes on above them; and of what was skipped before.
 func (s *State) newestEpoch() Epoch {
 	e := s.counters.epochFloor
+	add := func(of Epoch) {
+		if max(of.Version, of.ConfVersion) <= MaxEpoch/2 { // one beyond stands for itself
+			e = join(e, of)
+		}
+	}
 	s.keyspaces.Scan(func(id KeyspaceID, k *keyspace) bool {
+		add(Epoch{Version: k.record.GetVersionFloor()})
 		if k.assigned() {
-			e = join(e, Epoch{Version: k.versionFloor()})
 			s.RegionsFrom(id, "", func(r *Region) bool {
-				if max(r.Epoch.Version, r.Epoch.ConfVersion) <= MaxEpoch/2 { // one beyond stands for itself
-					e = join(e, r.Epoch)
-				}
+				add(r.Epoch)
 				return true
 			})
 		}
 		return true
 	})
+	for _, left := range s.deleted {
+		add(Epoch{Version: left.GetVersionFloor()})
+	}
 	return e
 }
 

@@ -75,3 +75,58 @@ func judgeRenewed(t *rapid.T, old, r *state.State) {
 		t.Errorf("the first claim made %v, of %v", after.Tenure(), legacy)
 	}
 }
+
+// What got keys of a keyspace before the backup, and may have again behind it, gets them above all that
+// the old cluster may have given since: also where the keyspace was reported at the time, or deleted.
+func TestRenewedEpochsAreAboveThoseOfNamesToo(t *testing.T) {
+	const far = 1 << 40
+	ranges := &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}
+	for name, change := range map[string]func(id uint32) *rootv1.Event{
+		"reported": func(id uint32) *rootv1.Event {
+			return &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: id, ExpectedVersion: 1, Settings: &rootv1.KeyspaceSettings{Layout: ranges, Placement: rootv1.Placement_PLACEMENT_REPORTED}}}}
+		},
+		"deleted": func(id uint32) *rootv1.Event {
+			return &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{KeyspaceId: id}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := state.New()
+			apply := func(e *rootv1.Event) *state.EventResult {
+				t.Helper()
+				var out state.Applied
+				if err := s.ApplyEntry(1, s.Token().Index+1, encode(t, &rootv1.Command{Events: []*rootv1.Event{e}}), &out); err != nil {
+					t.Fatal(err)
+				}
+				if out.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+					t.Fatalf("%v: %v", e, out.Results[0].Reject)
+				}
+				return &out.Results[0].Events[0]
+			}
+			assigned := &rootv1.KeyspaceSettings{Layout: ranges, Placement: rootv1.Placement_PLACEMENT_ASSIGNED}
+			create := &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "k", Settings: assigned}}}
+			publish := func(id uint32, epoch *rootv1.RegionEpoch) *state.EventResult {
+				return apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+					KeyspaceId: id, StartKey: []byte("a"), EndKey: []byte("b"), Epoch: epoch,
+				}}}})
+			}
+			apply(clusterEvent())
+			id := apply(create).Keyspace.GetId()
+			r := publish(id, &rootv1.RegionEpoch{Version: far, ConfVersion: 1}).Region
+			apply(&rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto()}}})
+			apply(change(id))
+			renewed, err := s.Renew(state.Renewal{ClusterID: 8, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 12}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s = restored(t, renewed)
+			if name == "deleted" {
+				id = apply(create).Keyspace.GetId()
+			} else {
+				apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: id, ExpectedVersion: 2, Settings: assigned}}})
+			}
+			if got := publish(id, nil).Region.Epoch; got.Version <= far+state.RenewEpochs {
+				t.Errorf("the first region behind the restore is at %s, the old cluster may have been at %d by then", got, uint64(far+state.RenewEpochs))
+			}
+		})
+	}
+}
