@@ -229,7 +229,7 @@ func (r *run) live() error {
 
 // enough says whether there was load to speak of.
 func (r *run) enough() bool {
-	return len(r.history.Grants) >= 40 && r.count.writes >= 10 && r.count.reads >= 10 && (r.k.members == 0 || r.count.served >= 100)
+	return len(r.history.Grants) >= 40 && r.count.writes >= 10 && r.count.reads >= 10 && (r.k.members == 0 || r.count.served >= 50)
 }
 
 // now is true time, for histories.
