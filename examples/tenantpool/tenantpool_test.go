@@ -42,15 +42,13 @@ type system struct {
 	http    *http.Client
 }
 
-func start(t *testing.T) *system {
+// startPostgres starts a server, which ends with the test; data is its folder.
+func startPostgres(t *testing.T) (data string) {
+	t.Helper()
 	for _, name := range []string{"initdb", "postgres"} {
 		if _, err := program(name); err != nil {
 			t.Skipf("SKIPPED: the example needs PostgreSQL: %v", err)
 		}
-	}
-	path, err := proctest.NoKV()
-	if err != nil {
-		t.Fatal(err)
 	}
 	// Not t.TempDir: PostgreSQL's user may not enter that.
 	data, err := os.MkdirTemp("", "tenantpool-")
@@ -62,8 +60,7 @@ func start(t *testing.T) *system {
 			t.Error(err)
 		}
 	})
-	s := &system{T: t, data: data, pods: map[string]*proctest.Process{}, http: &http.Client{Timeout: proctest.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
-	t.Cleanup(s.http.CloseIdleConnections)
+	s := &system{T: t}
 	database := s.self("postgres", "postgres", "--dir", data)
 	t.Cleanup(func() {
 		database.Signal(syscall.SIGTERM)
@@ -71,6 +68,17 @@ func start(t *testing.T) *system {
 			t.Errorf("PostgreSQL: exit status %d", code)
 		}
 	})
+	return data
+}
+
+func start(t *testing.T) *system {
+	path, err := proctest.NoKV()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := startPostgres(t)
+	s := &system{T: t, data: data, pods: map[string]*proctest.Process{}, http: &http.Client{Timeout: proctest.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
+	t.Cleanup(s.http.CloseIdleConnections)
 	s.cluster = proctest.NewCluster(t, path, nil, 2)
 	s.cluster.StartAll()
 	s.cluster.WaitHealthy(proctest.Patience)
