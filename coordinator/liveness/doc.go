@@ -14,8 +14,8 @@
 //     here broke: all are asked when the probe begins that may decide.
 //  3. Without proof a verdict comes after silence that nobody else contradicts, counted from
 //     what was heard here, in whatever era, or from when this process last stood still,
-//     and not before the fences of all that the member owns have run out. What others
-//     hear puts it off by as much again at most.
+//     and not before a fence of what the member owns has run out: nobody would get anything
+//     of it. What others hear puts it off by as much again at most.
 //  4. A fence runs out when its ttl, stretched by the bound of clock rates, has passed
 //     since the incarnation was last confirmed, or since this era began, whichever is
 //     later. Behind a verdict an incarnation is never confirmed again.

@@ -56,6 +56,31 @@ func TestRule5TheLastAnswerCounts(t *testing.T) {
 	w.verdict("m1", at, ttl+ttl/100, ttl+ttl/100+50*ms)
 }
 
+// Who owns regions of keyspaces with and without a ttl loses those without one when death is due:
+// they do not wait for the ttl of the others, which go on to wait for it.
+func TestRule5RegionsWaitForTheFenceOfTheirOwnKeyspace(t *testing.T) {
+	w := fencedWard(t)
+	for _, id := range []string{"m1", "m2", "m3"} {
+		w.core.SetMember(&rootv1.Member{Id: id, Incarnation: 1, State: active, ProbeAddress: id + ":1", Keyspaces: []string{"slow", "fenced"}}, w.now)
+	}
+	w.connect("m3", 1)
+	w.owned[1] = map[rooted.KeyspaceID]int{fenced: 1, slow: 1}
+	w.run(5 * time.Second)
+	w.confirm("m1", 1)
+	at := w.now
+	w.hang("m1")
+	w.run(12 * time.Second)
+	w.verdict("m1", at, 9900*ms, 11*time.Second)
+	w.root("m1", 1, failed, "slow")
+	if !w.clear("m1", 1, 0) || w.clear("m1", 1, ttl) {
+		t.Error("behind the verdict regions without a ttl wait, or those with one do not")
+	}
+	w.now = at.Add(ttl + ttl/100)
+	if !w.clear("m1", 1, ttl) {
+		t.Error("the ttl does not run out")
+	}
+}
+
 // A fence that is the epoch waits for nothing.
 func TestRule5EraFenceIsClearAtOnce(t *testing.T) {
 	w := fencedWard(t)

@@ -250,9 +250,7 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 		patience = m.class.suspect
 	}
 	dueAt := max(c.lastHeard(m).Add(patience), c.began.Add(min(patience, settling)))
-	if f := c.longestFence(&m.life); f != (Fence{}) {
-		dueAt = max(dueAt, c.lifeEnds(&m.life, f))
-	}
+	dueAt = max(dueAt, c.firstFree(&m.life))
 	if now < dueAt {
 		return min(next, dueAt)
 	}
@@ -303,6 +301,27 @@ func (c *Core) longestFence(l *life) (f Fence) {
 		})
 	}
 	return f
+}
+
+// firstFree is when regions of one of the incarnation's keyspaces may be granted elsewhere, if not by
+// its verdict: those of the others wait for their own fences behind it.
+func (c *Core) firstFree(l *life) clock.Instant {
+	at := never
+	if c.owned != nil {
+		c.owned.IncarnationKeyspaces(l.incarnation, func(ks rooted.KeyspaceID, _ int) {
+			switch k := c.pools.byID[ks]; {
+			case k == nil:
+			case k.fence == (Fence{}):
+				at = 0
+			default:
+				at = min(at, c.lifeEnds(l, k.fence))
+			}
+		})
+	}
+	if at == never {
+		return 0 // it owns nothing
+	}
+	return at
 }
 
 func (c *Core) pass(m *member, b *Batch, proven bool, now clock.Instant) {

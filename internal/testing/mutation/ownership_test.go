@@ -99,7 +99,7 @@ var ownership = []mutation{
 
 	{
 		21, "a verdict does not wait for the fence", "coordinator/liveness/turn.go",
-		"dueAt = max(dueAt, c.lifeEnds(&m.life, f))", "dueAt = max(dueAt, 0*c.lifeEnds(&m.life, f))",
+		"dueAt = max(dueAt, c.firstFree(&m.life))", "dueAt = max(dueAt, 0*c.firstFree(&m.life))",
 		[]string{detects},
 	},
 	{
