@@ -135,9 +135,13 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 	}
 	r := st.Region(state.RegionID(p.GetRegionId()))
 	if r == nil {
+		s.keepEarly(m, p, now)
 		return false, NoRegion(state.RegionID(p.GetRegionId()))
 	}
 	if !concerns(st, r, m) {
+		if rooted.EpochFromProto(p.GetEpoch()).NewerThan(r.Epoch) {
+			s.keepEarly(m, p, now)
+		}
 		e := reason.New(rootv1.Reason_REASON_EPOCH_STALE, "region %d at epoch %s is not member %.64q's", r.ID, r.Epoch, m.GetId())
 		e.Detail.Region = &rootv1.Region{Id: uint64(r.ID), Epoch: r.Epoch.Proto()}
 		return false, e
@@ -155,6 +159,7 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 	}
 	shard.ownBytes += grown
 	shard.own[key] = kept
+	shard.dropEarly(key)
 	turned = !known || old.phase != kept.phase || old.epoch != kept.epoch
 	switch {
 	case report.Phase != coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING && report.Phase != coordinatorv1.RegionPhase_REGION_PHASE_PREPARING:
@@ -168,6 +173,44 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 		}
 	}
 	return turned, nil
+}
+
+// earlyReport is a last word of a region that st did not have as the member's yet.
+type earlyReport struct {
+	keptReport
+	member state.MemberID
+}
+
+const (
+	// maxEarly and maxEarlyBytes bound the reports that are ahead of the view.
+	maxEarly      = 1 << 16
+	maxEarlyBytes = 16 << 20
+)
+
+// keepEarly keeps what a member says when it has released a region that this view does not have as its
+// own yet: it may end before it can be asked again, and whoever owns the region next begins there. Where
+// there is no room it is asked again like for every other report.
+func (s *Soft) keepEarly(m *rootv1.Member, p *coordinatorv1.RegionReport, now clock.Instant) {
+	if p.GetPhase() != coordinatorv1.RegionPhase_REGION_PHASE_RELEASED || !p.GetSetFrontier() {
+		return
+	}
+	report, key := read(p, now), reportKey{state.RegionID(p.GetRegionId()), m.GetIncarnation()}
+	early := earlyReport{keep(&report), state.MemberID(m.GetId())}
+	shard := &s.regions[shardOfRegion(key.region)]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	shard.dropEarly(key)
+	if len(shard.early) < share(maxEarly) && shard.earlyBytes+early.size() <= share(maxEarlyBytes) {
+		shard.early[key] = early
+		shard.earlyBytes += early.size()
+	}
+}
+
+func (h *regionShard) dropEarly(key reportKey) {
+	if old, ok := h.early[key]; ok {
+		h.earlyBytes -= old.size()
+		delete(h.early, key)
+	}
 }
 
 // concerns reports whether a region is a member's, or is to be next.
@@ -232,7 +275,11 @@ func (s *Soft) Own(id state.RegionID, incarnation uint64) (OwnReport, bool) {
 	shard := &s.regions[shardOfRegion(id)]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	r, ok := shard.own[reportKey{id, incarnation}]
+	key := reportKey{id, incarnation}
+	r, ok := shard.own[key]
+	if early, there := shard.early[key]; there && (!ok || early.epoch.NewerThan(r.epoch)) {
+		return early.report(), true
+	}
 	return r.report(), ok
 }
 
@@ -257,10 +304,18 @@ func (h *regionShard) eachUnserved(fn func(state.RegionID, uint64, clock.Instant
 
 // Gone drops what an incarnation said of a region.
 func (s *Soft) Gone(id state.RegionID, incarnation uint64) {
-	shard := &s.regions[shardOfRegion(id)]
+	s.drop(reportKey{id, incarnation}, state.Epoch{Version: math.MaxUint64})
+}
+
+// drop drops what an incarnation said of a region at an epoch and before.
+func (s *Soft) drop(key reportKey, until state.Epoch) {
+	shard := &s.regions[shardOfRegion(key.region)]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	shard.dropOwn(reportKey{id, incarnation})
+	shard.dropOwn(key)
+	if early, ok := shard.early[key]; ok && !early.epoch.NewerThan(until) {
+		shard.dropEarly(key)
+	}
 }
 
 // Complete drops what an incarnation said of its regions before a moment.
@@ -288,7 +343,7 @@ func (s *Soft) forgetOwners(c *state.Change) {
 	case c.Kind == state.ChangeRegion && c.OldRegion != nil:
 		for _, o := range c.OldRegion.Owners {
 			if now, ok := c.Region.Owner(o.Member); c.Removed || !ok || now.Incarnation != o.Incarnation {
-				s.Gone(c.OldRegion.ID, o.Incarnation)
+				s.drop(reportKey{c.OldRegion.ID, o.Incarnation}, c.Region.Epoch)
 			}
 		}
 	case c.Kind == state.ChangeTransition && !c.Removed:
@@ -311,6 +366,12 @@ func (h *regionShard) sweepOwn(st *state.State) {
 		}
 		if !kept {
 			h.dropOwn(key)
+		}
+	}
+	for key, early := range h.early {
+		r := st.Region(key.region)
+		if st.Member(early.member).GetIncarnation() != key.incarnation || r != nil && r.Epoch.NewerThan(early.epoch) {
+			h.dropEarly(key)
 		}
 	}
 }

@@ -40,7 +40,9 @@ const softShards = 64
 type memberShard struct {
 	mu   sync.Mutex
 	last map[state.MemberID]StoreReport // guarded by mu
-	_    [48]byte                       // a cache line each
+	// ended are incarnations that have said their last word. Guarded by mu.
+	ended map[state.MemberID]uint64
+	_     [40]byte // a cache line each
 }
 
 type regionShard struct {
@@ -52,7 +54,10 @@ type regionShard struct {
 	// unserved is since when who said it says that it gets ready, of regions of which that is the
 	// last word.
 	unserved map[reportKey]clock.Instant
-	_        [24]byte // a cache line each
+	// early are last words that are ahead of the view, of earlyBytes.
+	early      map[reportKey]earlyReport
+	earlyBytes int
+	_          [8]byte // a cache line each
 }
 
 // StoreReport is a member's last heartbeat.
@@ -93,9 +98,10 @@ func NewSoft(cfg SoftConfig) *Soft {
 	}
 	s := &Soft{cfg: cfg}
 	for i := range softShards {
-		s.members[i].last = map[state.MemberID]StoreReport{}
+		s.members[i].last, s.members[i].ended = map[state.MemberID]StoreReport{}, map[state.MemberID]uint64{}
 		s.regions[i].last = map[state.RegionID]RegionReport{}
 		s.regions[i].own, s.regions[i].unserved = map[reportKey]keptReport{}, map[reportKey]clock.Instant{}
+		s.regions[i].early = map[reportKey]earlyReport{}
 	}
 	return s
 }
@@ -264,6 +270,24 @@ func (s *Soft) forgetMember(id state.MemberID) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	delete(shard.last, id)
+	delete(shard.ended, id)
+}
+
+// End notes that an incarnation has said its last word: what comes of it on other streams behind that
+// was said before, and counts no more.
+func (s *Soft) End(id state.MemberID, incarnation uint64) {
+	shard := &s.members[shardOfMember(id)]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	shard.ended[id] = max(shard.ended[id], incarnation)
+}
+
+// Ended reports whether an incarnation has said its last word here.
+func (s *Soft) Ended(id state.MemberID, incarnation uint64) bool {
+	shard := &s.members[shardOfMember(id)]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	return shard.ended[id] >= incarnation
 }
 
 // Sweep drops what is kept of members and regions that st does not have: after
@@ -283,6 +307,11 @@ func (h *memberShard) sweep(st *state.State) {
 	for id := range h.last {
 		if m := st.Member(id); m == nil || m.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED {
 			delete(h.last, id)
+		}
+	}
+	for id, incarnation := range h.ended {
+		if m := st.Member(id); m.GetIncarnation() > incarnation || m.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED {
+			delete(h.ended, id)
 		}
 	}
 }

@@ -198,7 +198,7 @@ func (m *memberStream) open(f *coordinatorv1.MemberFrame) error {
 	if err != nil {
 		return err
 	}
-	member, err := speaker(v.state, state.MemberID(hello.GetMemberId()), hello.GetIncarnation())
+	member, err := m.server.speaker(v.state, state.MemberID(hello.GetMemberId()), hello.GetIncarnation())
 	if err != nil {
 		return v.atToken(err)
 	}
@@ -218,12 +218,22 @@ func speaker(st *state.State, id state.MemberID, incarnation uint64) (*rootv1.Me
 	return member, err
 }
 
+// speaker also refuses an incarnation that has said its last word here, on whichever stream: what comes on
+// others was said before.
+func (s *Server) speaker(st *state.State, id state.MemberID, incarnation uint64) (*rootv1.Member, error) {
+	member, err := speaker(st, id, incarnation)
+	if err == nil && s.cfg.Soft.Ended(id, incarnation) {
+		return nil, reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "incarnation %d of member %.64q has said that it has ended", incarnation, string(id))
+	}
+	return member, err
+}
+
 // take takes what a frame says.
 func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 	s, now := m.server, m.server.cfg.Clock.Now()
 	view := s.view()
 	st := view.State
-	member, err := speaker(st, m.id, m.incarnation)
+	member, err := s.speaker(st, m.id, m.incarnation)
 	if err != nil {
 		return err
 	}
@@ -268,6 +278,9 @@ func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 	if m.since != 0 && !f.GetPartial() {
 		s.cfg.Soft.Complete(st, m.incarnation, m.since)
 		m.since, heard.Complete = 0, true
+	}
+	if heard.Goodbye.GetGone() {
+		s.cfg.Soft.End(m.id, m.incarnation)
 	}
 	if s.cfg.Members != nil {
 		s.cfg.Members.Frame(heard)

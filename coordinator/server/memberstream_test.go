@@ -476,6 +476,35 @@ func TestRule7GoneCountsWithTheLastPart(t *testing.T) {
 	})
 }
 
+// TestRule7TheLastWordIsTheLast: what comes of an incarnation on other streams, when it has said that it
+// has ended, was said before: it takes nothing back of what was released.
+func TestRule7TheLastWordIsTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		soft := catalog.NewSoft(catalog.SoftConfig{})
+		w := hosting(t, func(c *server.Config) { c.Soft = soft })
+		defer w.end(t)
+		m := w.hosted(t, "m1")
+		w.must(t, assign(1, "m1"))
+		released := reported(1, coordinatorv1.RegionPhase_REGION_PHASE_RELEASED)
+		released.Frontier, released.SetFrontier = []byte("exactly-42"), true
+		m.say(&coordinatorv1.MemberFrame{Regions: []*coordinatorv1.RegionReport{released}, Goodbye: &coordinatorv1.Goodbye{Gone: true}})
+		synctest.Wait()
+		for name, frame := range map[string]*coordinatorv1.MemberFrame{
+			"of its own":          {Regions: []*coordinatorv1.RegionReport{reported(1, phaseServing)}, Complete: true},
+			"that it has nothing": {Complete: true},
+		} {
+			late := w.speak(t, "m1", w.incarnation("m1"))
+			late.say(frame)
+			if err := late.fails(); reason.Of(err) != rootv1.Reason_REASON_MEMBER_RETIRED {
+				t.Errorf("%s: a stream behind the last word ends with %v", name, err)
+			}
+			if own, _ := soft.Own(1, w.incarnation("m1")); own.Frontier != "exactly-42" || own.Phase != coordinatorv1.RegionPhase_REGION_PHASE_RELEASED {
+				t.Errorf("%s: known is %+v", name, own)
+			}
+		}
+	})
+}
+
 // goodbyes hears them.
 type goodbyes struct{ listener }
 

@@ -159,6 +159,9 @@ func (d *desk) onFrame(m *memberStream, f *coordinatorv1.MemberFrame) {
 		m.id, m.incarnation = state.MemberID(f.GetHello().GetMemberId()), f.GetHello().GetIncarnation()
 	}
 	member, err := speaker(st, m.id, m.incarnation)
+	if err == nil && d.soft.Ended(m.id, m.incarnation) {
+		err = reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "it has ended")
+	}
 	if err == nil && m.number == 0 {
 		err = d.open(m, now)
 	}
@@ -193,6 +196,9 @@ func (d *desk) onFrame(m *memberStream, f *coordinatorv1.MemberFrame) {
 	if m.since != 0 && !f.GetPartial() {
 		d.soft.Complete(st, m.incarnation, m.since)
 		m.since, heard.Complete = 0, true
+	}
+	if f.GetGoodbye().GetGone() && !f.GetPartial() {
+		d.soft.End(m.id, m.incarnation)
 	}
 	d.raw.Frame(heard)
 	d.heard[m.id].at = now

@@ -216,6 +216,16 @@ var ownership = []mutation{
 		[]string{"./nokvtest"},
 	},
 	{
+		24, "a last word that is ahead of the view is dropped", "coordinator/catalog/reports.go",
+		"if len(shard.early) < share(maxEarly) &&", "if false &&",
+		[]string{"./coordinator/catalog"},
+	},
+	{
+		24, "what was said before the last word takes it back", "coordinator/server/memberstream.go",
+		"if err == nil && s.cfg.Soft.Ended(id, incarnation) {", "if false {",
+		[]string{server},
+	},
+	{
 		24, "what was said of a move that was given up counts", "coordinator/placement/steps.go",
 		"report.Shown.Compare(state.TokenFromProto(x.t.GetPlannedAt())) >= 0", "true",
 		[]string{plans},

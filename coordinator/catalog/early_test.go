@@ -1,0 +1,75 @@
+package catalog_test
+
+import (
+	"testing"
+
+	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// A member that releases a region and ends may say so to a coordinator whose view does not have the
+// region as its own yet. Its last word counts when the view does, and is forgotten with the epoch.
+func TestLastWordsAheadOfTheViewAreKept(t *testing.T) {
+	w := newWorld(t)
+	m := w.apply(joined("m1", 1))[0].Member
+	older := w.st.Fork()
+	r := w.apply(published(1, 1000, "a", "b", "m1"))[0].Region
+	s := catalog.NewSoft(catalog.SoftConfig{})
+	say := func(phase coordinatorv1.RegionPhase, epoch state.Epoch, region state.RegionID) error {
+		_, err := s.Report(older, m, &coordinatorv1.RegionReport{
+			RegionId: uint64(region), Epoch: epoch.Proto(), Phase: phase, Frontier: []byte("exactly-42"), SetFrontier: true,
+		}, 1)
+		return err
+	}
+	kept := func(region state.RegionID) string {
+		own, _ := s.Own(region, m.GetIncarnation())
+		return own.Frontier
+	}
+	refused(t, say(coordinatorv1.RegionPhase_REGION_PHASE_SERVING, r.Epoch, r.ID), rootv1.Reason_REASON_NOT_FOUND)
+	if got := kept(r.ID); got != "" {
+		t.Errorf("of a region that is not known, and serves, is kept %q", got)
+	}
+	refused(t, say(coordinatorv1.RegionPhase_REGION_PHASE_RELEASED, r.Epoch, r.ID), rootv1.Reason_REASON_NOT_FOUND)
+	s.Sweep(older)
+	s.Sweep(w.st)
+	if own, ok := s.Own(r.ID, m.GetIncarnation()); !ok || own.Frontier != "exactly-42" || own.Epoch != r.Epoch || own.Phase != coordinatorv1.RegionPhase_REGION_PHASE_RELEASED {
+		t.Errorf("kept is %+v", own)
+	}
+
+	// It is known by now, and another's: of an epoch that this view has passed nothing is kept.
+	older = w.st.Fork()
+	other := m
+	m = w.apply(joined("m2", 1))[0].Member
+	refused(t, say(coordinatorv1.RegionPhase_REGION_PHASE_RELEASED, r.Epoch, r.ID), rootv1.Reason_REASON_EPOCH_STALE)
+	if got := kept(r.ID); got != "" {
+		t.Errorf("of an epoch that is another's is kept %q", got)
+	}
+	next := state.Epoch{Version: r.Epoch.Version, ConfVersion: r.Epoch.ConfVersion + 1}
+	refused(t, say(coordinatorv1.RegionPhase_REGION_PHASE_RELEASED, next, r.ID), rootv1.Reason_REASON_EPOCH_STALE)
+	if got := kept(r.ID); got != "exactly-42" {
+		t.Errorf("of the next epoch is kept %q", got)
+	}
+	m = other
+	was, given := *r, *r
+	was.Owners = []state.Owner{{Member: "m1", Incarnation: m.GetIncarnation()}} // as in an assigned keyspace
+	given.Epoch, given.Owners = next, nil
+	s.Forget([]state.Change{{Kind: state.ChangeRegion, OldRegion: &was, Region: &given}})
+	if got := kept(r.ID); got != "" {
+		t.Errorf("when the region is no longer its own, is kept %q", got)
+	}
+
+	for i := range state.RegionID(100_000) {
+		_ = say(coordinatorv1.RegionPhase_REGION_PHASE_RELEASED, next, 5000+i)
+	}
+	n := 0
+	for i := range state.RegionID(100_000) {
+		if kept(5000+i) != "" {
+			n++
+		}
+	}
+	if n < 1<<15 || n > 1<<16 {
+		t.Errorf("%d last words of regions that nobody knows are kept", n)
+	}
+}
