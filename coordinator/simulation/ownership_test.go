@@ -94,7 +94,7 @@ func (o *ownership) entry(st *state.State, out *state.Applied) {
 		case state.ChangeMember:
 			if was := o.before.Member(state.MemberID(c.Member.GetId())); c.Member.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && was.GetState() != c.Member.GetState() {
 				o.counts.verdicts++
-				if slices.Contains(c.Member.GetSignals(), "gone") {
+				if slices.Contains(c.Member.GetSignals(), "gone") && st.ActiveEra() == o.before.ActiveEra() { // else it may be of the holder before
 					o.gone[state.Owner{Member: state.MemberID(c.Member.GetId()), Incarnation: c.Member.GetIncarnation()}] = st.ActiveEra()
 				}
 			}
