@@ -51,6 +51,11 @@ func TestLastWordsAheadOfTheViewAreKept(t *testing.T) {
 	if got := kept(r.ID); got != "exactly-42" {
 		t.Errorf("of the next epoch is kept %q", got)
 	}
+	// It has taken it up again at that epoch: what it released is no last word any more.
+	refused(t, say(coordinatorv1.RegionPhase_REGION_PHASE_SERVING, next, r.ID), rootv1.Reason_REASON_EPOCH_STALE)
+	if got := kept(r.ID); got != "" {
+		t.Errorf("of a region that was taken up again is kept %q", got)
+	}
 	m = other
 	was, given := *r, *r
 	was.Owners = []state.Owner{{Member: "m1", Incarnation: m.GetIncarnation()}} // as in an assigned keyspace
@@ -58,6 +63,27 @@ func TestLastWordsAheadOfTheViewAreKept(t *testing.T) {
 	s.Forget([]state.Change{{Kind: state.ChangeRegion, OldRegion: &was, Region: &given}})
 	if got := kept(r.ID); got != "" {
 		t.Errorf("when the region is no longer its own, is kept %q", got)
+	}
+
+	// Views pass epochs that it had the region at, and moves to it that were given up, before they come to
+	// the one that it released it at: neither takes its word back.
+	if _, err := s.Report(w.st, w.st.Member("m1"), &coordinatorv1.RegionReport{
+		RegionId: uint64(r.ID), Epoch: next.Proto(), Phase: coordinatorv1.RegionPhase_REGION_PHASE_RELEASED, Frontier: []byte("exactly-42"), SetFrontier: true,
+	}, 1); err != nil {
+		t.Fatal(err)
+	}
+	before := given
+	before.Epoch = r.Epoch
+	s.Forget([]state.Change{
+		{Kind: state.ChangeRegion, OldRegion: &was, Region: &before},
+		{Kind: state.ChangeTransition, Transition: &rootv1.Transition{
+			RegionId: uint64(r.ID), Owner: &rootv1.Owner{MemberId: "m1", Incarnation: m.GetIncarnation()}, BaseEpoch: r.Epoch.Proto(),
+			Status: rootv1.TransitionStatus_TRANSITION_STATUS_CANCELLED,
+		}},
+	})
+	s.Sweep(w.st)
+	if got := kept(r.ID); got != "exactly-42" {
+		t.Errorf("of an epoch that the view has not come to is kept %q", got)
 	}
 
 	for i := range state.RegionID(100_000) {

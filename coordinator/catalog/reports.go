@@ -188,22 +188,29 @@ const (
 )
 
 // keepEarly keeps what a member says when it has released a region that this view does not have as its
-// own yet: it may end before it can be asked again, and whoever owns the region next begins there. Where
-// there is no room it is asked again like for every other report.
+// own yet: it may end before it can be asked again, and whoever owns the region next begins there. What
+// else it says of the region at that epoch takes it back.
 func (s *Soft) keepEarly(m *rootv1.Member, p *coordinatorv1.RegionReport, now clock.Instant) {
-	if p.GetPhase() != coordinatorv1.RegionPhase_REGION_PHASE_RELEASED || !p.GetSetFrontier() {
-		return
-	}
 	report, key := read(p, now), reportKey{state.RegionID(p.GetRegionId()), m.GetIncarnation()}
 	early := earlyReport{keep(&report), state.MemberID(m.GetId())}
 	shard := &s.regions[shardOfRegion(key.region)]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	shard.dropEarly(key)
-	if len(shard.early) < share(maxEarly) && shard.earlyBytes+early.size() <= share(maxEarlyBytes) {
-		shard.early[key] = early
-		shard.earlyBytes += early.size()
+	if shard.early[key].epoch.NewerThan(early.epoch) {
+		return
 	}
+	shard.dropEarly(key) // It may have taken the region up again.
+	if p.GetPhase() != coordinatorv1.RegionPhase_REGION_PHASE_RELEASED || !p.GetSetFrontier() {
+		return
+	}
+	for other := range shard.early { // Where there is no room any one makes it.
+		if len(shard.early) < share(maxEarly) && shard.earlyBytes+early.size() <= share(maxEarlyBytes) {
+			break
+		}
+		shard.dropEarly(other)
+	}
+	shard.early[key] = early
+	shard.earlyBytes += early.size()
 }
 
 func (h *regionShard) dropEarly(key reportKey) {
@@ -312,7 +319,9 @@ func (s *Soft) drop(key reportKey, until state.Epoch) {
 	shard := &s.regions[shardOfRegion(key.region)]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	shard.dropOwn(key)
+	if own, ok := shard.own[key]; ok && !own.epoch.NewerThan(until) {
+		shard.dropOwn(key)
+	}
 	if early, ok := shard.early[key]; ok && !early.epoch.NewerThan(until) {
 		shard.dropEarly(key)
 	}
@@ -342,14 +351,18 @@ func (s *Soft) forgetOwners(c *state.Change) {
 	switch {
 	case c.Kind == state.ChangeRegion && c.OldRegion != nil:
 		for _, o := range c.OldRegion.Owners {
-			if now, ok := c.Region.Owner(o.Member); c.Removed || !ok || now.Incarnation != o.Incarnation {
+			switch now, ok := c.Region.Owner(o.Member); {
+			case c.Removed:
+				s.Gone(c.OldRegion.ID, o.Incarnation)
+			case !ok || now.Incarnation != o.Incarnation:
 				s.drop(reportKey{c.OldRegion.ID, o.Incarnation}, c.Region.Epoch)
 			}
 		}
 	case c.Kind == state.ChangeTransition && !c.Removed:
 		st := c.Transition.GetStatus()
 		if st != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING && st != rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED {
-			s.Gone(state.RegionID(c.Transition.GetRegionId()), c.Transition.GetOwner().GetIncarnation())
+			key := reportKey{state.RegionID(c.Transition.GetRegionId()), c.Transition.GetOwner().GetIncarnation()}
+			s.drop(key, rooted.EpochFromProto(c.Transition.GetBaseEpoch()))
 		}
 	}
 }
@@ -359,6 +372,8 @@ func (h *regionShard) sweepOwn(st *state.State) {
 	for key := range h.own {
 		r, kept := st.Region(key.region), false
 		if r != nil {
+			own := h.own[key]
+			kept = own.epoch.NewerThan(r.Epoch)
 			for _, o := range r.Owners {
 				kept = kept || o.Incarnation == key.incarnation || o.Incarnation == 0
 			}

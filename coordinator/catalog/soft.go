@@ -310,7 +310,7 @@ func (h *memberShard) sweep(st *state.State) {
 		}
 	}
 	for id, incarnation := range h.ended {
-		if m := st.Member(id); m.GetIncarnation() > incarnation || m.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED {
+		if m := st.Member(id); m == nil || m.GetIncarnation() > incarnation || m.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED {
 			delete(h.ended, id)
 		}
 	}

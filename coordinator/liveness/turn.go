@@ -326,6 +326,7 @@ func (c *Core) firstFree(l *life) clock.Instant {
 
 func (c *Core) pass(m *member, b *Batch, proven bool, now clock.Instant) {
 	m.judged, m.held = true, NotHeld
+	m.tries = 0 // a proof spares those that wait for its fences
 	c.count.Verdicts++
 	if proven {
 		c.count.Proven++

@@ -127,6 +127,18 @@ func TestC01TheSQLOfTheDocumentIsAFence(t *testing.T) {
 		t.Errorf("%d raised, %d refused, %d of %d writes refused: too few of a kind", raised, refused, stale, wrote)
 	}
 
+	// With an older snapshot it would not see who was there before the lock.
+	old, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.Exec(ctx, r.raise, r.args(fence.Keys{}, rooted.Epoch{Version: 1 << 50})...); err == nil || !strings.Contains(err.Error(), "READ COMMITTED") {
+		t.Errorf("raised in a transaction of REPEATABLE READ: %v", err)
+	}
+	if err := old.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+
 	all, next := fence.Keys{}, owner{fence.Keys{Start: "5"}, rooted.Epoch{Version: 1 << 40, ConfVersion: 2}}
 	last := owner{all, rooted.Epoch{Version: 1 << 40, ConfVersion: 1}}
 	if err := raise(db, last.keys, last.epoch); err != nil {

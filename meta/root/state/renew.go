@@ -95,9 +95,9 @@ func (s *State) skip(r Renewal) error {
 	return nil
 }
 
-// newestEpoch has the highest version and conf version of the regions in assigned
-// keyspaces, also of those whose keys have none now, or are in a keyspace that is reported by
-// now, or was deleted: its name goes on above them; and of what was skipped before.
+// newestEpoch has the highest version and conf version of all regions, also of those whose keys
+// have none now, or were in a keyspace that was deleted: its name goes on above them; and of what was
+// skipped before. A reported keyspace may have become assigned behind the backup.
 func (s *State) newestEpoch() Epoch {
 	e := s.counters.epochFloor
 	add := func(of Epoch) {
@@ -107,12 +107,10 @@ func (s *State) newestEpoch() Epoch {
 	}
 	s.keyspaces.Scan(func(id KeyspaceID, k *keyspace) bool {
 		add(Epoch{Version: k.record.GetVersionFloor()})
-		if k.assigned() {
-			s.RegionsFrom(id, "", func(r *Region) bool {
-				add(r.Epoch)
-				return true
-			})
-		}
+		s.RegionsFrom(id, "", func(r *Region) bool {
+			add(r.Epoch)
+			return true
+		})
 		return true
 	})
 	for _, left := range s.deleted {

@@ -82,6 +82,7 @@ func TestRenewedEpochsAreAboveThoseOfNamesToo(t *testing.T) {
 	const far = 1 << 40
 	ranges := &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}
 	for name, change := range map[string]func(id uint32) *rootv1.Event{
+		"reported, with the region": nil,
 		"reported": func(id uint32) *rootv1.Event {
 			return &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: id, ExpectedVersion: 1, Settings: &rootv1.KeyspaceSettings{Layout: ranges, Placement: rootv1.Placement_PLACEMENT_REPORTED}}}}
 		},
@@ -110,19 +111,32 @@ func TestRenewedEpochsAreAboveThoseOfNamesToo(t *testing.T) {
 				}}}})
 			}
 			apply(clusterEvent())
+			if change == nil {
+				create.GetKeyspaceCreated().Settings = &rootv1.KeyspaceSettings{Layout: ranges, Placement: rootv1.Placement_PLACEMENT_REPORTED}
+			}
 			id := apply(create).Keyspace.GetId()
 			r := publish(id, &rootv1.RegionEpoch{Version: far, ConfVersion: 1}).Region
-			apply(&rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto()}}})
-			apply(change(id))
+			remove := &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: uint64(r.ID)}}}
+			if change != nil {
+				apply(remove)
+				apply(change(id))
+			}
 			renewed, err := s.Renew(state.Renewal{ClusterID: 8, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 12}}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			s = restored(t, renewed)
-			if name == "deleted" {
+			switch version := uint64(2); name {
+			case "deleted":
 				id = apply(create).Keyspace.GetId()
-			} else {
-				apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: id, ExpectedVersion: 2, Settings: assigned}}})
+			default:
+				if change == nil {
+					version = 1
+				}
+				apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: id, ExpectedVersion: version, Settings: assigned}}})
+			}
+			if change == nil {
+				apply(remove)
 			}
 			if got := publish(id, nil).Region.Epoch; got.Version <= far+state.RenewEpochs {
 				t.Errorf("the first region behind the restore is at %s, the old cluster may have been at %d by then", got, uint64(far+state.RenewEpochs))
