@@ -299,10 +299,9 @@ func explore(p past, word string) (worlds, barred int, way []string, broken stri
 	}
 	first.machines[0].leads, first.leaders[1] = 1, first.machines[0].life
 	type place struct {
-		w      *peers
-		from   int
-		what   string
-		barred bool
+		w    *peers
+		from int
+		what string
 	}
 	all, seen := []place{{w: first, from: -1}}, map[string]bool{first.key(): true}
 	for i := 0; i < len(all) && i < *mostWorlds; i++ {
