@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/catalog"
@@ -94,6 +95,7 @@ type memberStream struct {
 	incarnation uint64
 	number      uint64
 	begun       clock.Instant
+	turn        *memberTurn
 
 	// Owned by the goroutine that reads. since is when the complete report began that
 	// is under way; 0: none.
@@ -203,7 +205,7 @@ func (m *memberStream) open(f *coordinatorv1.MemberFrame) error {
 		return v.atToken(err)
 	}
 	m.id, m.incarnation = state.MemberID(member.GetId()), member.GetIncarnation()
-	return m.server.members.open(m)
+	return m.server.members.open(m, f.GetGoodbye().GetGone())
 }
 
 // speaker judges whether an incarnation may have a stream: as catalog.Sender does, and it
@@ -223,22 +225,57 @@ func speaker(st *state.State, id state.MemberID, incarnation uint64) (*rootv1.Me
 func (s *Server) speaker(st *state.State, id state.MemberID, incarnation uint64) (*rootv1.Member, error) {
 	member, err := speaker(st, id, incarnation)
 	if err == nil && s.cfg.Soft.Ended(id, incarnation) {
-		return nil, reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "incarnation %d of member %.64q has said that it has ended", incarnation, string(id))
+		return nil, errEnded(id, incarnation)
 	}
 	return member, err
 }
 
+func errEnded(id state.MemberID, incarnation uint64) error {
+	return reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "incarnation %d of member %.64q has said that it has ended", incarnation, string(id))
+}
+
+// memberTurn is shared by the streams that an incarnation has here. What their frames say of
+// regions is taken one frame after the other, so that nothing that was said before a last word
+// comes behind it.
+type memberTurn struct {
+	taking sync.Mutex
+	// leaving: a part of the last word was said. A process says it in all of its frames from
+	// then on, so that others were sent before.
+	leaving atomic.Bool
+}
+
 // take takes what a frame says.
 func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
-	s, now := m.server, m.server.cfg.Clock.Now()
-	view := s.view()
-	st := view.State
-	member, err := s.speaker(st, m.id, m.incarnation)
+	said, heard, err := m.note(f)
 	if err != nil {
 		return err
 	}
-	said := words{sequence: f.GetSequence(), has: f.GetShown()}
-	heard := HeardFrame{Member: m.id, Incarnation: m.incarnation, Stream: m.number, At: now, Replies: f.GetReplies(), Goodbye: f.GetGoodbye()}
+	if m.server.cfg.Members != nil {
+		m.server.cfg.Members.Frame(heard)
+	}
+	m.server.members.took(m, said, heard)
+	return nil
+}
+
+// note takes into the soft state what a frame says.
+func (m *memberStream) note(f *coordinatorv1.MemberFrame) (said words, heard HeardFrame, err error) {
+	m.turn.taking.Lock()
+	defer m.turn.taking.Unlock()
+	s, view := m.server, m.server.view()
+	st := view.State
+	member, err := s.speaker(st, m.id, m.incarnation)
+	if err != nil {
+		return said, heard, err
+	}
+	switch gone := f.GetGoodbye().GetGone(); {
+	case gone:
+		m.turn.leaving.Store(true)
+	case m.turn.leaving.Load():
+		return said, heard, errEnded(m.id, m.incarnation)
+	}
+	now := s.cfg.Clock.Now()
+	said = words{sequence: f.GetSequence(), has: f.GetShown()}
+	heard = HeardFrame{Member: m.id, Incarnation: m.incarnation, Stream: m.number, At: now, Replies: f.GetReplies(), Goodbye: f.GetGoodbye()}
 	if f.GetPartial() && heard.Goodbye.GetGone() {
 		heard.Goodbye = nil // it counts once all is told that was released: from then on nothing more is taken
 	}
@@ -282,11 +319,7 @@ func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 	if heard.Goodbye.GetGone() {
 		s.cfg.Soft.End(m.id, m.incarnation)
 	}
-	if s.cfg.Members != nil {
-		s.cfg.Members.Frame(heard)
-	}
-	s.members.took(m, said, heard)
-	return nil
+	return said, heard, nil
 }
 
 // words are what a frame leaves to be answered.

@@ -42,14 +42,16 @@ type heardMember struct {
 	frames      uint64
 	load        *coordinatorv1.MemberLoad // nil: not told
 	stream      *memberStream             // nil: it has none
+	turn        *memberTurn
 }
 
 func newMembers(s *Server) *members {
 	return &members{server: s, wake: make(chan struct{}, 1), heard: map[state.MemberID]*heardMember{}, streams: map[*shown.Stream]*memberStream{}}
 }
 
-// open begins a stream, in the place of an older one of the member.
-func (t *members) open(m *memberStream) error {
+// open begins a stream, in the place of an older one of the member. gone: it begins with a
+// part of the last word.
+func (t *members) open(m *memberStream, gone bool) error {
 	t.opening.Lock()
 	defer t.opening.Unlock()
 	now := t.server.cfg.Clock.Now()
@@ -59,9 +61,13 @@ func (t *members) open(m *memberStream) error {
 		t.mu.Unlock()
 		return reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "incarnation %d of member %.64q is over: %d has a stream here", m.incarnation, string(m.id), h.incarnation)
 	}
+	if h != nil && h.incarnation == m.incarnation && h.turn.leaving.Load() && !gone {
+		t.mu.Unlock()
+		return errEnded(m.id, m.incarnation)
+	}
 	if h == nil || h.incarnation != m.incarnation {
 		old := h
-		h = &heardMember{incarnation: m.incarnation}
+		h = &heardMember{incarnation: m.incarnation, turn: new(memberTurn)}
 		if old != nil {
 			h.stream = old.stream
 		}
@@ -69,6 +75,7 @@ func (t *members) open(m *memberStream) error {
 	}
 	replaced := h.stream
 	t.opened++
+	m.turn = h.turn
 	m.number, m.begun, h.stream, h.at = t.opened, now, m, now // it is answered once its first frame is taken
 	t.mu.Unlock()
 	if replaced != nil {

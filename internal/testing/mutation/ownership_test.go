@@ -226,6 +226,21 @@ var ownership = []mutation{
 		[]string{server},
 	},
 	{
+		24, "frames of an incarnation are taken at once", "coordinator/server/memberstream.go",
+		"	m.turn.taking.Lock()\n	defer m.turn.taking.Unlock()\n", "",
+		[]string{server},
+	},
+	{
+		24, "what was said before the last word comes between its parts", "coordinator/server/memberstream.go",
+		"	case m.turn.leaving.Load():", "	case false:",
+		[]string{server},
+	},
+	{
+		24, "what was said before the last word takes its place", "coordinator/server/membertable.go",
+		"h.turn.leaving.Load() && !gone", "false",
+		[]string{server},
+	},
+	{
 		24, "what was said of a move that was given up counts", "coordinator/placement/steps.go",
 		"report.Shown.Compare(state.TokenFromProto(x.t.GetPlannedAt())) >= 0", "true",
 		[]string{plans},
