@@ -191,18 +191,19 @@ const (
 // own yet: it may end before it can be asked again, and whoever owns the region next begins there. What
 // else it says of the region at that epoch takes it back.
 func (s *Soft) keepEarly(m *rootv1.Member, p *coordinatorv1.RegionReport, now clock.Instant) {
-	report, key := read(p, now), reportKey{state.RegionID(p.GetRegionId()), m.GetIncarnation()}
-	early := earlyReport{keep(&report), state.MemberID(m.GetId())}
+	key := reportKey{state.RegionID(p.GetRegionId()), m.GetIncarnation()}
 	shard := &s.regions[shardOfRegion(key.region)]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if shard.early[key].epoch.NewerThan(early.epoch) {
+	if shard.early[key].epoch.NewerThan(rooted.EpochFromProto(p.GetEpoch())) {
 		return
 	}
 	shard.dropEarly(key) // It may have taken the region up again.
 	if p.GetPhase() != coordinatorv1.RegionPhase_REGION_PHASE_RELEASED || !p.GetSetFrontier() {
 		return
 	}
+	report := read(p, now)
+	early := earlyReport{keep(&report), state.MemberID(m.GetId())}
 	for other := range shard.early { // Where there is no room any one makes it.
 		if len(shard.early) < share(maxEarly) && shard.earlyBytes+early.size() <= share(maxEarlyBytes) {
 			break

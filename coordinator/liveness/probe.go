@@ -21,7 +21,7 @@ func (c *Core) lookPast(m *member, l *life, b *Batch, now clock.Instant) clock.I
 		b.Ended = append(b.Ended, l.incarnation)
 	}
 	l.untold = false
-	if !c.holding || l.proven() || l.address == "" || !m.class.probe || l.tries >= maxTries && l.asked == 0 || c.longestFence(l) == (Fence{}) {
+	if !c.holding || l.proven() || l.address == "" || !m.class.probe || l.tries >= maxTries && l.asked == 0 || !c.fenced(l) {
 		return never
 	}
 	return c.probeLife(m, l, b, now)

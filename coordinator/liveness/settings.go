@@ -67,9 +67,6 @@ func FenceOf(k *rootv1.Keyspace) Fence {
 	return Fence{TTL: FenceTTL(k.GetSettings()), Former: millis(k.GetFormerTtlMillis())}
 }
 
-// longest is a fence that runs for as long as both.
-func (f Fence) longest(o Fence) Fence { return Fence{max(f.TTL, o.TTL), max(f.Former, o.Former)} }
-
 // millis is a duration of a setting, which is bounded by state.MaxMillis.
 func millis(n uint64) time.Duration { return time.Duration(n) * time.Millisecond }
 

@@ -291,16 +291,15 @@ func (c *Core) lastHeard(m *member) clock.Instant {
 // probed reports whether the member's address is asked when its stream breaks.
 func (c *Core) probed(m *member) bool { return m.class.probe && m.address != "" }
 
-// longestFence is the longest fence of what the incarnation owns.
-func (c *Core) longestFence(l *life) (f Fence) {
+// fenced reports whether regions of the incarnation wait for its fence to be over.
+func (c *Core) fenced(l *life) (yes bool) {
 	if c.owned != nil {
 		c.owned.IncarnationKeyspaces(l.incarnation, func(ks rooted.KeyspaceID, _ int) {
-			if k := c.pools.byID[ks]; k != nil {
-				f = f.longest(k.fence)
-			}
+			k := c.pools.byID[ks]
+			yes = yes || k != nil && k.fence != (Fence{})
 		})
 	}
-	return f
+	return yes
 }
 
 // firstFree is when regions of one of the incarnation's keyspaces may be granted elsewhere, if not by
