@@ -38,6 +38,7 @@ func (c config) with(f func(c *config)) config {
 
 func drained(c *config) { c.drains = 1 }
 func written(c *config) { c.work = 1 }
+func stopped(c *config) { c.stops = 1 }
 
 var contrasts = []contrast{
 	{"a verdict that does not wait", one(verdictWaits), oneAMoment},
@@ -65,6 +66,7 @@ var contrasts = []contrast{
 		c.late, c.begins = true, [8]action{drain, commit, passTime, commit, hearAnswer, hearAnswer, sendFrame, hearFrame}
 	}), oneAMoment},
 	{"a release without frontier", one(frontierToldExactly).with(drained).with(written), frontier},
+	{"a last word that is not rooted with the grant", one(lastWordCounts).with(stopped).with(written), frontier},
 	{"a second grant while the first release is unanswered", one(releaseAwaited).with(drained), oneAMoment},
 }
 

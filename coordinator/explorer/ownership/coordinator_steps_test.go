@@ -56,7 +56,7 @@ func (m *model) plans(w *world, c uint8, late lateness) []uint16 {
 	if d.era == 0 || x.landed != 0 || x.ops != [maxOps]uint16{} || m.full(w) {
 		return nil
 	}
-	return m.detectors.plan(planning{view: d.view, takes: d.takes, clear: d.clear, late: late, soft: x.soft, shown: x.shown})
+	return m.detectors.plan(planning{view: d.view, takes: d.takes, clear: d.clear, left: d.left, late: late, soft: x.soft, shown: x.shown})
 }
 
 func (m *model) planStep(s *successor, c uint8) {
@@ -107,18 +107,22 @@ func (m *model) commitStep(w *world, c, k uint8, x coordinator) {
 		x.detector = m.detectors.tell(hint{from: x.detector, what: withdrawn, at: cmd.failed - 1}).to
 	}
 	m.setCoordinator(s, c, x)
-	m.moved(s, o)
+	m.moved(s, o, m.roots.at(w.root), m.detectors.at(x.detector).left)
 	if !m.lag {
 		m.follow(s, c)
 	}
 }
 
-// moved looks at the frontiers of regions with other owners.
-func (m *model) moved(s *successor, o outcome) {
+// moved looks at the frontiers of regions with other owners than before: behind a move, and behind
+// an owner whose last word had come to the coordinator by then.
+func (m *model) moved(s *successor, o outcome, before *truth, left uint8) {
 	r := m.roots.at(o.to)
 	for region := range m.config.regions {
-		has := r.regions[region].frontier
-		if o.moved&(1<<region) != 0 && has != s.world.acknowledged[region] {
+		has, told := r.regions[region].frontier, o.moved&(1<<region) != 0
+		if owner := before.processOf(before.regions[region].by); owner >= 0 && left&(1<<owner) != 0 {
+			told = told || o.granted&(1<<region) != 0
+		}
+		if told && has != s.world.acknowledged[region] {
 			m.breaks(s, frontier)
 		}
 		if (o.moved|o.granted)&(1<<region) != 0 {

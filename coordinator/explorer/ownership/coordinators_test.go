@@ -38,6 +38,8 @@ type detector struct {
 	// takes has a bit for each process that may get something new, clear for each whose
 	// regions may be granted elsewhere.
 	takes, clear uint8
+	// left has a bit for each process that has said its last word here.
+	left uint8
 	// due: Turn has something to do.
 	due bool
 	// trusted has a bit for each process whose address somebody else answers at, where
@@ -75,6 +77,7 @@ const (
 	confirms
 	turns
 	withdrawn
+	goodbyes
 )
 
 type detectOutcome struct {
@@ -145,6 +148,8 @@ func (t *detectors) happen(d *detector, h hint, o *detectOutcome) {
 		t.turn(d, h, o)
 	case withdrawn:
 		d.core.Withdraw(id, incarnation, d.now)
+	case goodbyes:
+		d.core.Goodbye(id, incarnation, true, d.now)
 	}
 }
 
@@ -246,13 +251,16 @@ func (t *detectors) intern(d *detector) uint32 {
 
 func (t *detectors) look(d *detector) {
 	r := t.roots.at(d.view)
-	d.takes, d.clear, d.due = 0, 0, d.core.Due() <= d.now
+	d.takes, d.clear, d.left, d.due = 0, 0, 0, d.core.Due() <= d.now
 	for i := range t.processes {
 		incarnation := r.incarnation(int(i))
 		if incarnation == 0 {
 			continue
 		}
 		id := t.memberOf(int(i))
+		if d.core.Left(id, incarnation) {
+			d.left |= 1 << i
+		}
 		if r.st.Member(id).GetIncarnation() == incarnation {
 			s := d.core.Standing(id)
 			if s.Takes(d.now) {
@@ -276,6 +284,7 @@ func (t *detectors) look(d *detector) {
 type planning struct {
 	view         uint32
 	takes, clear uint8
+	left         uint8
 	late         lateness
 	soft         [maxRegions][maxProcesses]uint16
 	shown        [maxProcesses]uint32
@@ -304,6 +313,9 @@ func (t *detectors) plan(p planning) []uint16 {
 	for i := range made.Operations {
 		op := &made.Operations[i]
 		if t.off == frontierToldExactly && op.Kind == placement.Complete {
+			op.Frontier, op.SetFrontier = "", false
+		}
+		if t.off == lastWordCounts && op.Kind == placement.Assign {
 			op.Frontier, op.SetFrontier = "", false
 		}
 		if t.off == epochExpected {
@@ -390,6 +402,7 @@ func (o *observed) Report(region state.RegionID, owner state.Owner) (placement.R
 	x := placement.Report{
 		Incarnation: r.incarnation(process), Epoch: state.Epoch{Version: r.st.Region(region).Epoch.Version, ConfVersion: uint64(said.conf)},
 		Phase: said.phase, Transition: said.transition, Frontier: said.frontier, SetFrontier: said.fronted,
+		Last: o.p.left&(1<<process) != 0,
 	}
 	if at := o.p.shown[process]; at != 0 && said.transition != "" {
 		x.Shown = o.roots.at(at - 1).st.Token()

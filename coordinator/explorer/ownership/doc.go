@@ -13,8 +13,8 @@
 // It promises:
 //
 //  1. Every step keeps the promises of the design: one owner an epoch; one owner a moment where
-//     the fence is a ttl; the next owner starts at the frontier of a release, and no frontier
-//     falls; orphans are counted.
+//     the fence is a ttl; the next owner starts at the frontier of a release, also of a member that
+//     ended without a drain and was heard, and no frontier falls; orphans are counted.
 //  2. From the worlds that are asked, without another fault, every region gets an owner that
 //     acts and every move ends, if somebody is left who may own.
 //  3. Leaving out any rule of the table in contrast_test.go breaks the promise named there; the
@@ -23,7 +23,7 @@
 //
 // In the bounds: any delay of frames, answers, sets and commands, each stream in order, which
 // is also a link that is cut in one direction, and a process that stands still; streams that
-// break, and end at one side before the other; crashes of members, the same member again on
+// break, and end at one side before the other; crashes of members, and ends without a drain, the same member again on
 // one machine or on two; takeovers by another coordinator at any time, views that lag; probes
 // that are answered, refused, also by sockets that are not the members', or come to nothing; clocks whose rates differ, each tick anew, up
 // to the bound.

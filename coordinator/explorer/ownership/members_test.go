@@ -38,6 +38,8 @@ type member struct {
 	work []*held.Grant
 	// calls are those that the application has not answered.
 	calls []call
+	// leaving: it was told to end.
+	leaving bool
 
 	// acts are the conf versions at which it admits work now, by region; 0: it does not.
 	acts [maxRegions]uint8
@@ -55,6 +57,8 @@ type call struct {
 type frame struct {
 	complete bool
 	first    bool
+	// gone: it is a last word.
+	gone bool
 	// reports are numbers of reports, 0: not told of.
 	reports [maxRegions]uint16
 }
@@ -103,6 +107,8 @@ const (
 	admits
 	checks
 	retires
+	stops
+	leaves
 )
 
 type holdOutcome struct {
@@ -206,6 +212,11 @@ func (t *members) happen(m *member, h happening, o *holdOutcome) {
 		}
 	case retires:
 		m.core.Retire(m.now)
+	case stops:
+		m.leaving = true
+		m.core.Stop(m.now)
+	case leaves:
+		m.core.Gone("it ends")
 	}
 }
 
@@ -244,7 +255,7 @@ func (t *members) say(m *member, stream uint8) (uint32, bool) {
 	}
 	f := m.core.Frame(int(stream), max(due, m.now))
 	m.sequence[stream] = f.GetSequence()
-	x := frame{complete: f.GetComplete(), first: f.GetHello() != nil}
+	x := frame{complete: f.GetComplete(), first: f.GetHello() != nil, gone: f.GetGoodbye().GetGone()}
 	for _, r := range f.GetRegions() {
 		x.reports[regionIndex(rooted.RegionID(r.GetRegionId()))] = t.reports.of(report{
 			conf: uint8(r.GetEpoch().GetConfVersion()), phase: r.GetPhase(), transition: r.GetTransitionId(),

@@ -60,6 +60,8 @@ const (
 	endProcess
 	drain
 	grant
+	stop
+	exit
 )
 
 func newModel(c config) *model {
@@ -193,6 +195,7 @@ func (m *model) processReacts(s *successor, i uint8) {
 	for p.life == alive && !m.slow && len(m.members.at(p.core).calls) > 0 {
 		p, changed = m.answerCall(p, 0), true
 	}
+	changed = m.leaves(&p) || changed
 	for c := range m.config.coordinators {
 		if l := &p.links[c]; l.there && l.here && l.answer.is == noAnswer {
 			changed = m.speak(s, i, c, &p) || changed

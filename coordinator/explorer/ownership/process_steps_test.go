@@ -19,17 +19,44 @@ func (m *model) lifeSteps(w *world, i uint8, p process) {
 		s.fault = true
 		m.setProcess(s, i, process{life: alive, core: m.members.start(int(i), m.roots.at(o.to).incarnation(int(i)))})
 	case alive:
+		x := m.members.at(p.core)
 		if w.crashes < m.config.crashes {
 			s := m.add(w, crash, i, 0)
 			s.world.crashes++
 			s.fault = true
-			p.life, p.core, p.data = deadNow, 0, [maxRegions]uint8{}
-			for c := range p.links {
-				p.links[c].leave()
-			}
-			m.setProcess(s, i, p)
+			m.die(s, i, p)
+		}
+		if w.stops < m.config.stops && !x.leaving && !x.core.Over() {
+			s := m.add(w, stop, i, 0)
+			s.world.stops++
+			s.fault = true
+			q := p
+			q.core = m.members.tell(happening{from: p.core, what: stops}).to
+			m.setProcess(s, i, q)
+		}
+		if x.leaving && x.core.Over() { // its last words may not all have been sent by then
+			m.die(m.add(w, exit, i, 0), i, p)
 		}
 	}
+}
+
+// die ends a process.
+func (m *model) die(s *successor, i uint8, p process) {
+	p.life, p.core, p.data = deadNow, 0, [maxRegions]uint8{}
+	for c := range p.links {
+		p.links[c].leave()
+	}
+	m.setProcess(s, i, p)
+}
+
+// leaves has a process that is to end say its last word, when it has let go of everything.
+func (m *model) leaves(p *process) bool {
+	x := m.members.at(p.core)
+	if p.life != alive || !x.leaving || x.core.Over() || x.core.Holding() > 0 {
+		return false
+	}
+	p.core = m.members.tell(happening{from: p.core, what: leaves}).to
+	return true
 }
 
 // sameMachine says that the process before this one has its address, and lives.
@@ -120,7 +147,7 @@ func (m *model) hearStep(w *world, i, c uint8, p process) {
 		s := m.add(w, hearFrame, i, c)
 		if l.there {
 			x.detector = m.detectors.tell(hint{from: x.detector, what: closed, at: i}).to
-			x.forget(i)
+			m.forget(&x, i)
 		}
 		l.there, l.frame, l.said, l.owes = false, 0, 0, false
 		if l.here {
@@ -134,13 +161,16 @@ func (m *model) hearStep(w *world, i, c uint8, p process) {
 	}
 	s := m.add(w, hearFrame, i, c)
 	if f.first {
-		x.forget(i)
+		m.forget(&x, i)
 		x.detector = m.detectors.tell(hint{from: x.detector, what: opened, at: i}).to
 		l.there = true
 	} else {
 		x.detector = m.detectors.tell(hint{from: x.detector, what: heardFrame, at: i}).to
 	}
 	x.take(i, f, l.said, m.members)
+	if f.gone {
+		x.detector = m.detectors.tell(hint{from: x.detector, what: goodbyes, at: i}).to
+	}
 	l.frame, l.said, l.owes = 0, 0, true
 	m.setProcess(s, i, p)
 	m.setCoordinator(s, c, x)
@@ -174,9 +204,12 @@ func (m *model) answer(w *world, i, c uint8, x *coordinator, l *link) {
 	l.answer = a
 }
 
-// forget drops what was said on an earlier stream.
-func (x *coordinator) forget(i uint8) {
+// forget drops what was said on an earlier stream, but for last words.
+func (m *model) forget(x *coordinator, i uint8) {
 	x.shown[i] = 0
+	if m.detectors.at(x.detector).left&(1<<i) != 0 {
+		return
+	}
 	for r := range x.soft {
 		x.soft[r][i] = 0
 	}
@@ -215,7 +248,7 @@ func (m *model) speak(s *successor, i, c uint8, p *process) bool {
 	r := m.roots.at(view)
 	if !r.actsAs(int(i)) {
 		x.detector = m.detectors.tell(hint{from: x.detector, what: closed, at: i}).to
-		x.forget(i)
+		m.forget(&x, i)
 		m.setCoordinator(s, c, x)
 		l.there, l.frame, l.said, l.owes, l.answer = false, 0, 0, false, answer{is: retired}
 		return true
@@ -254,7 +287,7 @@ func (m *model) endStep(w *world, i, c uint8, p process, do action) *successor {
 	s := m.add(w, do, i, c)
 	x := *m.coordinators.at(w.coordinators[c])
 	x.detector = m.detectors.tell(hint{from: x.detector, what: closed, at: i}).to
-	x.forget(i)
+	m.forget(&x, i)
 	m.setCoordinator(s, c, x)
 	l := &p.links[c]
 	l.there, l.frame, l.said, l.owes = false, 0, 0, false

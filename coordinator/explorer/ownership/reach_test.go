@@ -7,7 +7,7 @@ import "github.com/nokv/nokv/internal/testing/breadth"
 const calmSteps = 300
 
 // calm is what happens when nothing goes wrong, in this order.
-var calm = [...]action{hearAnswer, answerCall, hearFrame, hearEnd, endStream, follow, commit, openStream, sendFrame, passTime}
+var calm = [...]action{hearAnswer, answerCall, hearFrame, hearEnd, endStream, follow, commit, openStream, sendFrame, reply, exit, passTime}
 
 // onward is the way on without another fault, the same one always: what is under way
 // arrives, and time passes when there is nothing else. Nil: there is none.
@@ -65,7 +65,8 @@ func (m *model) hasRoom(w *world) bool {
 		return false
 	}
 	for i := range m.config.processes {
-		if m.processes.at(w.processes[i]).life == alive && r.actsAs(int(i)) && r.draining&(1<<i) == 0 {
+		p := m.processes.at(w.processes[i])
+		if p.life == alive && !m.members.at(p.core).leaving && r.actsAs(int(i)) && r.draining&(1<<i) == 0 {
 			return true
 		}
 	}

@@ -157,6 +157,10 @@ func (m *model) describe(w *world, s step) string {
 		return "it is said of " + who + " that it has ended"
 	case drain:
 		return who + " is drained"
+	case stop:
+		return who + " is told to end"
+	case exit:
+		return who + " ends"
 	case grant:
 		return "an operator grants"
 	}

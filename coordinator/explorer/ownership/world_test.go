@@ -53,9 +53,10 @@ type config struct {
 	begins [8]action
 	// ends: it is said of dead processes that they have ended.
 	ends bool
-	// eras, crashes of members and of streams, drains, grants by an operator: how many.
-	eras, drains, grants uint8
-	crashes, breaks      uint16
+	// eras, crashes of members and of streams, drains, grants by an operator, and members that end
+	// in order without a drain: how many.
+	eras, drains, grants, stops, breaks uint8
+	crashes                             uint16
 	// tokens bounds the log.
 	tokens uint8
 	// probe: members are probed. reused: the addresses of dead processes are taken by others.
@@ -110,6 +111,8 @@ const (
 	frontierToldExactly
 	// releaseAwaited: a move is completed when the old owner has let go.
 	releaseAwaited
+	// lastWordCounts: whoever follows a member that has left begins where that one let go.
+	lastWordCounts
 )
 
 // predicate is a promise that every world keeps.
@@ -137,8 +140,8 @@ type world struct {
 	// acknowledged is the work that was replied to, by region, since its owner's frontier.
 	acknowledged [maxRegions]uint8
 	// Faults so far.
-	drains, grants  uint8
-	crashes, breaks uint16
+	drains, grants, stops, breaks uint8
+	crashes                       uint16
 }
 
 // coordinator is one; detector is its number in the table.
