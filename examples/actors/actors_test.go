@@ -62,7 +62,8 @@ func start(t *testing.T) *system {
 	})
 	// Nodes vanish here one soon after the other, which a guard may take for a fault of the network;
 	// and slots need not rest as long. A node that lives is not given up on a busy machine: its calls would fail.
-	s.nokv(append(settings(), "--guards-mass-window", "1s", "--cadence-checkpoint-interval", "1s",
+	// A holder that takes over in the midst of evening out goes on only for who has more than this of its part.
+	s.nokv(append(settings(), "--guards-mass-window", "1s", "--cadence-checkpoint-interval", "1s", "--policy-rebalance-mean-permille", "1005",
 		"--policy-rebalance-spacing", "100ms", "--policy-rebalance-in-flight", "128", "--ownership-ttl", "3s", "--liveness-dead-after", "30s")...)
 	return s
 }
