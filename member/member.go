@@ -262,6 +262,9 @@ func (m *Member) sayFarewell(cancel func()) {
 		if l != nil && (m.over != nil && m.aborted == nil || !l.answered) {
 			l.cancel()
 		}
+		if l != nil {
+			kick(l.wake) // what is said last is said at once, whatever the interval
+		}
 	}
 	m.mu.Unlock()
 	over := time.NewTimer(farewell)

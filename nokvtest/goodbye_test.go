@@ -10,6 +10,7 @@ import (
 
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/nokvtest"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // places are how far regions got, by those who let go of them, and where their next owners began.
@@ -75,6 +76,97 @@ func TestRule7WhoEndsWithoutADrainIsFollowedWhereItWas(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Rule 7: what was released counts whatever becomes of the coordinators that heard the goodbye, while
+// nobody follows: of their eras, of themselves, and of who stands in for a region meanwhile.
+func TestRule7LastWordsOutliveTheirHearers(t *testing.T) {
+	for how, do := range map[string]func(t *testing.T, c *nokvtest.Cluster, holder, other string){
+		"nothing happens":    func(*testing.T, *nokvtest.Cluster, string, string) {},
+		"the era ends":       func(t *testing.T, c *nokvtest.Cluster, _, _ string) { c.EndEra(t) },
+		"the holder is gone": func(t *testing.T, c *nokvtest.Cluster, holder, _ string) { c.KillCoordinator(t, holder) },
+		"all start again": func(t *testing.T, c *nokvtest.Cluster, holder, other string) {
+			c.RestartCoordinator(t, other)
+			time.Sleep(30 * time.Second)
+			c.RestartCoordinator(t, holder)
+		},
+		"the other one did not hear it": func(t *testing.T, c *nokvtest.Cluster, _, _ string) { c.EndEra(t) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &places{released: map[string]string{}, began: map[string]string{}}
+				c := nokvtest.Start(t, nokvtest.Coordinators(2), nokvtest.Keyspace("streams", "partitions"))
+				m := c.Member(t, "m1", ledger{p})
+				p.await(t, c)
+				holder := c.Holder(t)
+				other := map[string]string{"c1": "c2", "c2": "c1"}[holder]
+				if how == "the other one did not hear it" {
+					defer c.Cut("m1", other)()
+				}
+				time.Sleep(time.Minute)
+				m.Stop(t)
+				time.Sleep(10 * time.Second)
+				do(t, c, holder, other)
+				time.Sleep(10 * time.Second)
+				c.Member(t, "m2", ledger{p})
+				p.await(t, c)
+				p.check(t)
+			})
+		})
+	}
+}
+
+// Rule 7: so it is where an operator gives a region away that waits for its owner's next process.
+func TestRule7AnOperatorGivesAwayWhatWasReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &places{released: map[string]string{}, began: map[string]string{}}
+		c := nokvtest.Start(t, nokvtest.Coordinators(2), nokvtest.Keyspace("streams", "partitions", &rootv1.KeyspaceSettings{
+			Ownership: &rootv1.Ownership{Fence: rootv1.Fence_FENCE_EPOCH},
+			Start:     &rootv1.Start{HoldMillis: 600_000},
+		}))
+		m := c.Member(t, "m1", ledger{p})
+		p.await(t, c)
+		thaw := c.FreezePlanner()
+		defer thaw()
+		c.Member(t, "m2", ledger{p})
+		time.Sleep(20 * time.Second)
+		m.Stop(t)
+		time.Sleep(5 * time.Second)
+		r := c.Assign(t, "streams", []byte("key"), "m2").Region
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if at := p.released[r.Start]; at == "" || r.Frontier != at {
+			t.Errorf("region %d was released at %q, and its next owner begins at %q", r.ID, at, r.Frontier)
+		}
+	})
+}
+
+// await waits until all regions have begun.
+func (p *places) await(t *testing.T, c *nokvtest.Cluster) {
+	t.Helper()
+	c.Await(t, "somebody has all regions", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.began) == 128
+	})
+}
+
+// check wants regions to have begun where they were released.
+func (p *places) check(t *testing.T) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	wrong := 0
+	for start, at := range p.released {
+		if p.began[start] != at {
+			if wrong++; wrong == 1 {
+				t.Errorf("region %q begins at %q, and was released at %q", start, p.began[start], at)
+			}
+		}
+	}
+	if wrong > 0 {
+		t.Errorf("%d of %d regions begin elsewhere than where they were released", wrong, len(p.released))
+	}
 }
 
 // Rule 10: what a member says reaches the holder by any coordinator. A region is moved off a member

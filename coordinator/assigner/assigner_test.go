@@ -3,6 +3,7 @@ package assigner_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -207,6 +208,41 @@ func TestRefusedAsAWhole(t *testing.T) {
 
 func memberFailed(id string) *rootv1.Event {
 	return &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: id, State: failed, Reason: "a test"}}}
+}
+
+// TestRule7LastWordsAreRootedWithTheVerdict: what a process released before it left is rooted in front
+// of its verdict, in as many commands as it takes; if the root takes none of that, the verdict is not
+// held up.
+func TestRule7LastWordsAreRootedWithTheVerdict(t *testing.T) {
+	for points, refuses := range map[int]bool{6: false, 1100: false, 4: true} {
+		play(t, func(t *testing.T, w *world) {
+			w.hosts(1, points)
+			w.claim(self, life)
+			w.pass(time.Second, "m1")
+			said := map[state.RegionID]string{}
+			for _, r := range w.owned("m1") {
+				said[r.ID] = fmt.Sprintf("exactly-%d", r.ID)
+				w.report("m1", r.Proto(), func(p *coordinatorv1.RegionReport) {
+					p.Phase, p.Frontier, p.SetFrontier = coordinatorv1.RegionPhase_REGION_PHASE_RELEASED, []byte(said[r.ID]), true
+				})
+			}
+			if refuses {
+				w.root.mu.Lock()
+				w.root.refuses = func(cmd *rootv1.Command) bool { return cmd.GetEvents()[0].GetRegionsAssigned() != nil }
+				w.root.mu.Unlock()
+			}
+			w.frame("m1", func(f *server.HeardFrame) { f.Goodbye = &coordinatorv1.Goodbye{Gone: true} })
+			synctest.Wait()
+			if m := w.now().Member("m1"); m.GetState() != failed {
+				t.Fatalf("%d regions: it is %v", points, m)
+			}
+			for id, at := range said {
+				if r := w.now().Region(id); (r.Frontier == at) == refuses {
+					t.Fatalf("%d regions, refused: %v: region %d begins at %q", points, refuses, id, r.Frontier)
+				}
+			}
+		})
+	}
 }
 
 // TestRule8Goodbye: a member that says goodbye is drained: its regions are prepared

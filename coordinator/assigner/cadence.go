@@ -211,6 +211,14 @@ func (f *frontier) of(st *state.State, r *state.Region) bool {
 		len(f.bytes) <= state.MaxFrontierBytes && max(st.Keyspace(r.Keyspace).GetSettings().GetOwnership().GetMaxOwners(), 1) == 1
 }
 
+// acknowledged has the root take it, if the region is as it was then.
+func (f *frontier) acknowledged(id state.RegionID, by state.MemberID) *rootv1.Assignment {
+	return &rootv1.Assignment{
+		RegionId: uint64(id), ExpectedEpoch: f.epoch.Proto(), Owners: []*rootv1.Owner{{MemberId: string(by), Incarnation: f.incarnation}},
+		Frontier: []byte(f.bytes), SetFrontier: true, Acknowledged: true,
+	}
+}
+
 // root has frontiers rooted, many in one entry, those that waited longest first. Nothing of a region is sent before what was sent of it is judged:
 // what is sent again cannot come behind what is newer.
 func (c *cadence) root(a *Raw, now clock.Instant) {
@@ -227,10 +235,7 @@ func (c *cadence) root(a *Raw, now clock.Instant) {
 			continue
 		}
 		bytes += len(f.bytes) + 128
-		e.Assignments = append(e.Assignments, &rootv1.Assignment{
-			RegionId: uint64(id), ExpectedEpoch: f.epoch.Proto(), Owners: []*rootv1.Owner{{MemberId: string(r.Owners[0].Member), Incarnation: f.incarnation}},
-			Frontier: []byte(f.bytes), SetFrontier: true, Acknowledged: true,
-		})
+		e.Assignments = append(e.Assignments, f.acknowledged(id, r.Owners[0].Member))
 	}
 	c.again = now.Add(rootedEvery)
 	if len(e.Assignments) == 0 {

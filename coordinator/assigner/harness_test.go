@@ -43,6 +43,8 @@ type root struct {
 	// spoil is asked for each call of Propose, by number: what it says happens.
 	spoil func(call int) fault
 	calls int
+	// refuses: a command is one that the root does not take.
+	refuses func(cmd *rootv1.Command) bool
 	// asked are the commands of each call that reached the log, made the changes of records.
 	asked [][]*rootv1.Command
 	// slow lets calls wait until it is closed.
@@ -119,6 +121,13 @@ func (r *root) Propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = append(r.asked, cmds)
+	for i, cmd := range cmds {
+		if r.refuses != nil && r.refuses(cmd) {
+			cmds[i] = &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{
+				MemberId: "nobody", State: failed, Reason: "a test",
+			}}}}}
+		}
+	}
 	results := r.appendLocked(cmds...)
 	switch is {
 	case lostAfter:

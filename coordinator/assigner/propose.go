@@ -6,10 +6,12 @@ import (
 	"slices"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
@@ -35,7 +37,9 @@ type outbox struct {
 
 func (o *outbox) len() int { return len(o.urgent) + len(o.rest) }
 
-// pass has a verdict rooted, in a command of its own.
+// pass has a verdict rooted, in a command of its own. In front of that on a process that has said its
+// last word stands how far it got with what it released: whoever follows begins there, whatever becomes
+// of the coordinators that heard it.
 func (a *Raw) pass(v liveness.Verdict) {
 	change := &rootv1.MemberStateChanged{
 		MemberId: string(v.Member), Incarnation: v.Incarnation, State: rootv1.MemberState_MEMBER_STATE_FAILED,
@@ -50,16 +54,70 @@ func (a *Raw) pass(v liveness.Verdict) {
 	}
 	a.cfg.Logger.Log(level, what, "member", string(v.Member), "incarnation", v.Incarnation, "why", v.Reason(),
 		"signals", v.Signals.String(), "regions", a.st.MemberRegionCount(v.Member))
-	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, now clock.Instant) {
-		if result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED {
+	a.judge(v, memberEvent(change), a.lastWords(v))
+}
+
+// judge sends a verdict, behind what was released. What of that is refused the grants of its regions
+// bring, as long as this coordinator knows it.
+func (a *Raw) judge(v liveness.Verdict, verdict *rootv1.Event, released []*rootv1.Event) {
+	events := []*rootv1.Event{verdict}
+	if len(released) > 0 {
+		events = released[:1:1]
+	}
+	if len(released) == 1 {
+		events = append(events, verdict)
+	}
+	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: events, judged: func(result *rootv1.CommandResult, now clock.Instant) {
+		switch d := result.GetError(); {
+		case result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED && len(released) > 0 && d.GetReason() != rootv1.Reason_REASON_ERA_STALE:
+			a.refused("last words", d)
+			a.judge(v, verdict, nil)
+		case result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED:
+			a.refused("a verdict", d)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.core.Withdraw(v.Member, v.Incarnation, now)
+		case len(released) > 1:
+			a.judge(v, verdict, released[1:])
+		default:
 			a.count.verdict(v)
-			return
 		}
-		a.refused("a verdict", result.GetError())
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.core.Withdraw(v.Member, v.Incarnation, now)
 	}})
+}
+
+// lastWords are how far a process got with what it released before it left, as far as that is not
+// rooted, and of what this view does not have as its own yet: many regions in an event, each event small
+// enough for a command. The root takes what is about a region as it is.
+func (a *Raw) lastWords(v liveness.Verdict) (all []*rootv1.Event) {
+	if v.Signals&liveness.Gone == 0 {
+		return nil
+	}
+	var e *rootv1.RegionsAssigned
+	bytes := 0
+	add := func(id state.RegionID, f frontier) {
+		if e == nil || len(e.Assignments) == rootedFrontiers || bytes > state.MaxCommandBytes/2 {
+			e, bytes = &rootv1.RegionsAssigned{}, 0
+			all = append(all, &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: e}})
+		}
+		bytes += len(f.bytes) + 128
+		e.Assignments = append(e.Assignments, f.acknowledged(id, v.Member))
+	}
+	a.st.IncarnationRegions(v.Incarnation, func(r *state.Region) bool {
+		said, ok := a.cfg.Soft.Own(r.ID, v.Incarnation)
+		f := frontier{v.Incarnation, said.Epoch, said.Frontier}
+		if ok && said.Phase == coordinatorv1.RegionPhase_REGION_PHASE_RELEASED && said.FrontierSet && f.of(a.st, r) {
+			add(r.ID, f)
+		}
+		return true
+	})
+	early := map[state.RegionID]frontier{}
+	a.cfg.Soft.Early(v.Incarnation, func(id state.RegionID, said *catalog.OwnReport) {
+		early[id] = frontier{v.Incarnation, said.Epoch, said.Frontier}
+	})
+	for _, id := range sortedKeys(early) {
+		add(id, early[id])
+	}
+	return all
 }
 
 // note has the log say which verdicts a guard holds. It asks for what is so, that the

@@ -99,3 +99,40 @@ func TestLastWordsAheadOfTheViewAreKept(t *testing.T) {
 		t.Errorf("%d last words of regions that nobody knows are kept", n)
 	}
 }
+
+// TestEarlyLastWordsOutliveTheNextProcess: a last word that came ahead of the view counts as long as
+// the region is as it was then, also when the next process of the member has registered, as one that came
+// behind the view does.
+func TestEarlyLastWordsOutliveTheNextProcess(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		w := newWorld(t)
+		settings, _ := state.Preset("partitions")
+		settings.Layout = ranges()
+		ks := w.apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "p", Settings: settings}}})[0].Keyspace.GetId()
+		m := w.apply(joined("m1", 1))[0].Member
+		older := w.st.Fork()
+		r := w.apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+			Id: 1000, KeyspaceId: ks, StartKey: []byte("a"), EndKey: []byte("b"), Owners: []*rootv1.Owner{{MemberId: "m1"}},
+		}}}})[0].Region
+		s := catalog.NewSoft(catalog.SoftConfig{})
+		at := w.st
+		if early {
+			at = older
+		}
+		_, _ = s.Report(at, m, &coordinatorv1.RegionReport{
+			RegionId: uint64(r.ID), Epoch: r.Epoch.Proto(), Phase: coordinatorv1.RegionPhase_REGION_PHASE_RELEASED, Frontier: []byte("exactly-42"), SetFrontier: true,
+		}, 1)
+		s.Sweep(w.st)
+		if own, _ := s.Own(r.ID, m.GetIncarnation()); own.Frontier != "exactly-42" {
+			t.Fatalf("early %v: kept is %+v", early, own)
+		}
+		w.apply(joinedAfter(m.GetIncarnation(), "m1", 2)) // nothing is granted yet
+		if o := w.st.Region(r.ID).Owners[0]; o.Incarnation != m.GetIncarnation() || w.st.Region(r.ID).Epoch != r.Epoch {
+			t.Fatalf("the region is %+v", w.st.Region(r.ID))
+		}
+		s.Sweep(w.st)
+		if own, _ := s.Own(r.ID, m.GetIncarnation()); own.Frontier != "exactly-42" {
+			t.Errorf("early %v: behind the registration of the next process, with the region as it was, is kept %+v", early, own)
+		}
+	}
+}

@@ -291,6 +291,24 @@ func (s *Soft) Own(id state.RegionID, incarnation uint64) (OwnReport, bool) {
 	return r.report(), ok
 }
 
+// Early calls fn for the last words of an incarnation that are ahead of the view.
+func (s *Soft) Early(incarnation uint64, fn func(id state.RegionID, report *OwnReport)) {
+	for i := range softShards {
+		s.regions[i].eachEarly(incarnation, fn)
+	}
+}
+
+func (h *regionShard) eachEarly(incarnation uint64, fn func(state.RegionID, *OwnReport)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for key, early := range h.early {
+		if key.incarnation == incarnation {
+			report := early.report()
+			fn(key.region, &report)
+		}
+	}
+}
+
 // Unserved calls fn for regions of which somebody's last word is that it gets ready for them: to
 // serve them, or to take them over. It says since when, and why not, in the words of the
 // application, if what it tried last has failed.
@@ -385,9 +403,19 @@ func (h *regionShard) sweepOwn(st *state.State) {
 		}
 	}
 	for key, early := range h.early {
-		r := st.Region(key.region)
-		if st.Member(early.member).GetIncarnation() != key.incarnation || r != nil && r.Epoch.NewerThan(early.epoch) {
+		if !early.counts(st, key) {
 			h.dropEarly(key)
 		}
 	}
+}
+
+// counts reports whether an early word may be about a region as it is, also if its member has
+// another process by now, or as it will be.
+func (r *earlyReport) counts(st *state.State, key reportKey) bool {
+	now := st.Region(key.region)
+	if now == nil || r.epoch.NewerThan(now.Epoch) {
+		return st.Member(r.member).GetIncarnation() == key.incarnation
+	}
+	o, ok := now.Owner(r.member)
+	return ok && (o.Incarnation == key.incarnation || o.Incarnation == 0) && now.Epoch == r.epoch
 }

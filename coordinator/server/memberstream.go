@@ -242,6 +242,9 @@ type memberTurn struct {
 	// leaving: a part of the last word was said. A process says it in all of its frames from
 	// then on, so that others were sent before.
 	leaving atomic.Bool
+	// newest is the number of the stream that took the place of the others: what comes on those was
+	// said before what comes on it, but for a last word.
+	newest atomic.Uint64
 }
 
 // take takes what a frame says.
@@ -272,6 +275,8 @@ func (m *memberStream) note(f *coordinatorv1.MemberFrame) (said words, heard Hea
 		m.turn.leaving.Store(true)
 	case m.turn.leaving.Load():
 		return said, heard, errEnded(m.id, m.incarnation)
+	case m.turn.newest.Load() != m.number:
+		return said, heard, errReplaced
 	}
 	now := s.cfg.Clock.Now()
 	said = words{sequence: f.GetSequence(), has: f.GetShown()}

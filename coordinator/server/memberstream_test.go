@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // games is keyspace 2, assigned and exclusive, with points.
@@ -597,29 +598,40 @@ func TestRule7TheLastWordInParts(t *testing.T) {
 	}
 }
 
-// TestRule7WhatWaitsBehindTheLastWord: frames of an older stream that came before the last word, and
-// are looked at behind a part of it, count no more.
-func TestRule7WhatWaitsBehindTheLastWord(t *testing.T) {
-	for range 20 { // whether a frame is read that came before the end is a matter of chance
-		synctest.Test(t, func(t *testing.T) {
-			soft, heard := catalog.NewSoft(catalog.SoftConfig{}), &slowListener{first: make(chan struct{}), next: make(chan struct{})}
-			w := hosting(t, func(c *server.Config) { c.Soft, c.Members = soft, heard })
-			defer w.end(t)
-			w.must(t, assign(1, "m1"))
-			older := w.speak(t, "m1", w.incarnation("m1"))
-			serves := []*coordinatorv1.RegionReport{reported(1, phaseServing)}
-			older.say(&coordinatorv1.MemberFrame{Regions: serves, Complete: true})
-			older.say(&coordinatorv1.MemberFrame{Regions: serves})
-			synctest.Wait() // the first is taken, and what hears of it is slow
-			m := w.speak(t, "m1", w.incarnation("m1"))
-			part := lastWord("exactly-42")
-			part.Partial = true
-			m.say(part)
-			synctest.Wait()
-			close(heard.first)
-			close(heard.next)
-			checkReleased(t, w, soft, false)
-		})
+// TestWhatWaitsOnAnOlderStream: frames of an older stream, which are looked at behind what came on the
+// newer one, say nothing any more: neither behind a part of a last word, nor of a region that is served
+// again.
+func TestWhatWaitsOnAnOlderStream(t *testing.T) {
+	part, serves := lastWord("exactly-42"), &coordinatorv1.MemberFrame{Regions: []*coordinatorv1.RegionReport{reported(1, phaseServing)}}
+	part.Partial = true
+	released := lastWord("old-41")
+	released.Goodbye, released.Complete = nil, false
+	for name, c := range map[string]struct{ waits, newer *coordinatorv1.MemberFrame }{
+		"a last word": {serves, part}, "served again": {released, &coordinatorv1.MemberFrame{Regions: serves.GetRegions(), Complete: true}},
+	} {
+		for range 20 { // whether a frame is read that came before the end is a matter of chance
+			synctest.Test(t, func(t *testing.T) {
+				soft, heard := catalog.NewSoft(catalog.SoftConfig{}), &slowListener{first: make(chan struct{}), next: make(chan struct{})}
+				w := hosting(t, func(c *server.Config) { c.Soft, c.Members = soft, heard })
+				defer w.end(t)
+				w.must(t, assign(1, "m1"))
+				older := w.speak(t, "m1", w.incarnation("m1"))
+				older.say(&coordinatorv1.MemberFrame{Regions: serves.GetRegions(), Complete: true})
+				older.say(proto.CloneOf(c.waits))
+				synctest.Wait() // the first is taken, and what hears of it is slow
+				m := w.speak(t, "m1", w.incarnation("m1"))
+				m.say(proto.CloneOf(c.newer))
+				synctest.Wait()
+				close(heard.first)
+				close(heard.next)
+				synctest.Wait()
+				own, _ := soft.Own(1, w.incarnation("m1"))
+				if want := c.newer.GetRegions()[0]; own.Phase != want.GetPhase() || own.Frontier != string(want.GetFrontier()) {
+					t.Errorf("%s: known is %+v", name, own)
+				}
+				m.end()
+			})
+		}
 	}
 }
 

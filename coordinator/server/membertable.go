@@ -76,6 +76,7 @@ func (t *members) open(m *memberStream, gone bool) error {
 	replaced := h.stream
 	t.opened++
 	m.turn = h.turn
+	m.turn.newest.Store(t.opened)
 	m.number, m.begun, h.stream, h.at = t.opened, now, m, now // it is answered once its first frame is taken
 	t.mu.Unlock()
 	if replaced != nil {

@@ -123,6 +123,9 @@ func (o *ownership) region(st *state.State, c *state.Change) {
 		timed:  settings.GetOwnership().GetFence() == rootv1.Fence_FENCE_TTL,
 		shared: settings.GetOwnership().GetMaxOwners() > 1,
 	}
+	if granted := o.deeds[deedKey{c.Region.ID, c.Region.Epoch}]; granted != nil {
+		d.frontier = granted.frontier // how far its owner got since is rooted too
+	}
 	o.deeds[deedKey{c.Region.ID, c.Region.Epoch}] = d
 	if c.OldRegion != nil && c.OldRegion.Epoch != c.Region.Epoch {
 		o.counts.grants++
@@ -130,15 +133,15 @@ func (o *ownership) region(st *state.State, c *state.Change) {
 	}
 }
 
-// followed: a goodbye is a release. Whoever follows an owner of which the holder of the era has
-// heard that it had released everything, and ended, begins exactly where that owner let go of the
-// region.
+// followed: a goodbye is a release. Whoever follows an owner of which a holder has heard that it had
+// released everything, and ended, begins exactly where that owner let go of the region, in whichever era.
 func (o *ownership) followed(st *state.State, was, is *state.Region) {
 	if len(was.Owners) != 1 || len(is.Owners) != 1 || was.Owners[0] == is.Owners[0] {
 		return
 	}
 	old := was.Owners[0]
-	if era := o.gone[old]; era == 0 || era != st.ActiveEra() {
+	shared := st.Keyspace(is.Keyspace).GetSettings().GetOwnership().GetMaxOwners() > 1 // of those the holder's memory is all there is
+	if era := o.gone[old]; era == 0 || shared && era != st.ActiveEra() {
 		return
 	}
 	key := deedKey{was.ID, was.Epoch}

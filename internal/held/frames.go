@@ -167,10 +167,11 @@ func (c *Core) Frame(id int, now clock.Instant) *coordinatorv1.MemberFrame {
 			s.begun, s.todo = true, c.ids()
 		}
 		s.todo = c.fill(f, id, s.todo, &room)
-		f.Partial = len(s.todo) > 0
-		if s.whole, s.begun = f.Partial, f.Partial; !f.Partial {
+		s.whole, s.begun = len(s.todo) > 0, len(s.todo) > 0
+		if !s.whole {
 			s.dirty = slices.DeleteFunc(s.dirty, func(at rooted.RegionID) bool { return c.regions[at] != nil && c.regions[at].dirty&(1<<id) == 0 })
 		}
+		f.Partial = s.whole || len(s.dirty) > 0 // what changed behind its part is said before all is
 	} else {
 		s.dirty = c.fill(f, id, s.dirty, &room)
 		f.Partial = len(s.dirty) > 0

@@ -24,7 +24,7 @@ var bounds = []mutation{
 	},
 	{
 		16, "what is not the caller's own counts as its own", "internal/access/event.go",
-		"if k.owns(p.Name, e) {", "if true {",
+		"if k.owns(p.Name, e) && (p.Role", "if true || (p.Role",
 		[]string{permits, server},
 	},
 	{

@@ -241,6 +241,31 @@ var ownership = []mutation{
 		[]string{server},
 	},
 	{
+		24, "a frame of a stream that was replaced is taken", "coordinator/server/memberstream.go",
+		"	case m.turn.newest.Load() != m.number:", "	case false:",
+		[]string{server},
+	},
+	{
+		24, "last words are in the memory of coordinators alone", "coordinator/assigner/propose.go",
+		"	if v.Signals&liveness.Gone == 0 {\n		return nil", "	if true {\n		return nil",
+		[]string{"./nokvtest"},
+	},
+	{
+		24, "a last word waits for the next frame", "member/member.go",
+		"			kick(l.wake) // what is said last is said at once, whatever the interval\n", "",
+		[]string{"./member"},
+	},
+	{
+		24, "a complete report ends before what changed behind its part", "internal/held/frames.go",
+		"f.Partial = s.whole || len(s.dirty) > 0 //", "f.Partial = s.whole //",
+		[]string{"./internal/held"},
+	},
+	{
+		24, "an early last word ends with the next process", "coordinator/catalog/reports.go",
+		"	if now == nil || r.epoch.NewerThan(now.Epoch) {", "	if true {",
+		[]string{"./coordinator/catalog"},
+	},
+	{
 		24, "what was said of a move that was given up counts", "coordinator/placement/steps.go",
 		"report.Shown.Compare(state.TokenFromProto(x.t.GetPlannedAt())) >= 0", "true",
 		[]string{plans},

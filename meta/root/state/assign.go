@@ -50,7 +50,10 @@ func (t *turn) regionsAssigned(e *rootv1.RegionsAssigned, r *EventResult) verdic
 // expected one or the next.
 func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 	old := t.Region(RegionID(a.GetRegionId()))
-	if old == nil {
+	switch {
+	case old == nil && a.GetAcknowledged(): // what is said of others beside it counts
+		return already
+	case old == nil:
 		return rejected(rootv1.Reason_REASON_NOT_FOUND, "there is no region %d", a.GetRegionId())
 	}
 	k, _ := t.keyspaces.Get(old.Keyspace)
@@ -96,7 +99,7 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 }
 
 // acknowledge takes how far the owner of an exclusive region got. What it says of an epoch
-// that is over, or behind its end, changes nothing.
+// that is over, of a region that is gone, or behind its end, changes nothing.
 func (t *turn) acknowledge(k *keyspace, old *Region, a *rootv1.Assignment, r *EventResult) verdict {
 	r.Region = old
 	o := rooted.OwnerFromProto(a.GetOwners()[0])
