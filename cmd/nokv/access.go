@@ -49,10 +49,12 @@ func accessGrant() *command {
 		name: "grant", args: "PRINCIPAL VERB[,VERB...] KEYSPACE [flags]", summary: "let a principal do something with a keyspace",
 		long: `
 PRINCIPAL is client/NAME or member/NAME, as in its certificate; VERB is read,
-claim, publish or admin; the last two imply read. NAME and KEYSPACE may end in *. The first grant that
-names a keyspace closes it to everybody whom none names; operators need none.
+claim, publish, admin, or host: to own regions, for members. The last three imply read. NAME and KEYSPACE
+may end in *. The first grant that names a keyspace closes it to everybody whom none names: also members
+need a grant then. Operators need none.
 
-  nokv access grant 'client/billing-*' read,claim tenants`,
+  nokv access grant 'client/billing-*' read,claim tenants
+  nokv access grant 'member/*' host tenants`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			return accessChange(f, []int{3}, func(ctx context.Context, cl *client.Client, args []string) (grantChange, error) {
 				verbs, err := verbsOf(args[1])
@@ -71,7 +73,7 @@ func accessRevoke() *command {
 		name: "revoke", args: "PRINCIPAL [VERB[,VERB...]] KEYSPACE [flags]", summary: "take back what was granted by the same names",
 		long: `
 Without VERB all verbs. When the last grant that names a keyspace is taken back, it is open again:
-every client may read and claim there.`,
+every client may read and claim there, and every member own regions.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			return accessChange(f, []int{2, 3}, func(ctx context.Context, cl *client.Client, args []string) (grantChange, error) {
 				var verbs []rootv1.Verb
@@ -193,7 +195,7 @@ func verbsOf(text string) ([]rootv1.Verb, error) {
 	for _, w := range strings.Split(text, ",") {
 		v := rootv1.Verb(rootv1.Verb_value["VERB_"+strings.ToUpper(w)])
 		if v == rootv1.Verb_VERB_UNSPECIFIED {
-			return nil, usagef("VERB %q: use read, claim, publish or admin", w)
+			return nil, usagef("VERB %q: use read, claim, host, publish or admin", w)
 		}
 		verbs = append(verbs, v)
 	}

@@ -30,7 +30,7 @@ import (
 //
 // offline.txt and cert.txt run without a cluster, the others with a `nokv dev` of
 // their own, found without flags; no era of it ends by itself on a busy machine. That
-// of tls.txt has certificates; there $DIR is the folder of the test, $TLS and $ROOT are
+// of access.txt and tls.txt has certificates; there $DIR is the folder of the test, $TLS and $ROOT are
 // a coordinator and a root peer, $PLAIN is a server without certificates. At $NOBODY
 // and $NOBODY2 nobody listens.
 func TestScripts(t *testing.T) {
@@ -50,6 +50,8 @@ func TestScripts(t *testing.T) {
 			case "offline.txt":
 			case "cert.txt":
 				s.cwd = s.dir // it writes
+			case "access.txt":
+				dev("--tls")
 			case "tls.txt":
 				s.strangers(t)
 				dev("--tls")

@@ -70,7 +70,7 @@ func evens(t *rootv1.Transition) bool {
 	switch t.GetCause() {
 	case rootv1.OperationReason_OPERATION_REASON_COUNT, rootv1.OperationReason_OPERATION_REASON_LOAD, rootv1.OperationReason_OPERATION_REASON_HOT,
 		rootv1.OperationReason_OPERATION_REASON_COLD, rootv1.OperationReason_OPERATION_REASON_LIMIT, rootv1.OperationReason_OPERATION_REASON_LABEL_RULE,
-		rootv1.OperationReason_OPERATION_REASON_SATURATED:
+		rootv1.OperationReason_OPERATION_REASON_SATURATED, rootv1.OperationReason_OPERATION_REASON_NOT_ACCEPTED:
 		return true
 	}
 	return false

@@ -311,6 +311,8 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 		switch c := &changes[i]; c.Kind {
 		case state.ChangeMember:
 			a.rounds.everywhere(byMembers)
+		case state.ChangeGrant:
+			a.rounds.everywhere(bySettings)
 		case state.ChangeKeyspace:
 			id := state.KeyspaceID(c.Keyspace.GetId())
 			a.weigh(id, a.st, now)

@@ -125,7 +125,7 @@ func (a *Raw) judgeScaling(ks state.KeyspaceID, x *scaled, held bool, now clock.
 	a.mu.Lock()
 	a.st.Members(func(m *rootv1.Member) bool {
 		active := m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE
-		if !active && m.GetState() != rootv1.MemberState_MEMBER_STATE_DRAINING || !placement.Accepts(m, name) {
+		if !active && m.GetState() != rootv1.MemberState_MEMBER_STATE_DRAINING || !placement.Accepts(a.st, m, name) {
 			return true
 		}
 		id := state.MemberID(m.GetId())

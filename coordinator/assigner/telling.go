@@ -240,8 +240,7 @@ func (t *telling) members(out *coordinatorv1.PlannedKeyspace, before, after side
 	was, is := level{byCount: out.ByCount}, level{byCount: out.ByCount}
 	t.in.State.Members(func(m *rootv1.Member) bool {
 		id := state.MemberID(m.GetId())
-		accepts := len(m.GetKeyspaces()) == 0 || slices.Contains(m.GetKeyspaces(), out.GetKeyspace())
-		active := m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && accepts
+		active := m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && placement.Accepts(t.in.State, m, out.GetKeyspace())
 		takes := active && t.in.Observed.Takes(id)
 		x := &coordinatorv1.MemberLoadPlanned{
 			MemberId: m.GetId(), Capacity: max(m.GetCapacity(), 1), RegionsBefore: before.regions[id], RegionsAfter: after.regions[id],

@@ -235,7 +235,7 @@ func (d *Desk) look(v *rootview.View, ks state.KeyspaceID, now clock.Instant) *f
 	}
 	if now.Sub(d.began) < deafFor {
 		v.State.Members(func(m *rootv1.Member) bool {
-			f.deaf = m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && placement.Accepts(m, f.settings.GetName()) && !d.cfg.Observed.Takes(state.MemberID(m.GetId()))
+			f.deaf = m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && placement.Accepts(v.State, m, f.settings.GetName()) && !d.cfg.Observed.Takes(state.MemberID(m.GetId()))
 			return !f.deaf
 		})
 	}

@@ -155,7 +155,7 @@ func (p *planner) everyone() []known {
 // members are those of a keyspace. They are held if most of them, that the root has as
 // active, may not get anything: it is more likely that this coordinator is cut off.
 func (p *planner) members(k *settings) (members []balance.Member, held bool) {
-	missing, byLoad := 0, p.byLoad(k)
+	missing, leaving, byLoad := 0, 0, p.byLoad(k)
 	var sums *Sums
 	if byLoad {
 		sums = p.sums()
@@ -164,10 +164,14 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 	members = make([]balance.Member, 0, len(all))
 	for i := range all {
 		m := &all[i]
-		if !Accepts(m.record, k.name) {
+		x := m.Member
+		if !Accepts(p.State, m.record, k.name) {
+			if p.State.MemberKeyspaceRegionCount(x.ID, k.id) > 0 {
+				x.Gives, x.Leaves, x.Takes = p.under(x.ID), true, false
+				members, leaving = append(members, x), leaving+1
+			}
 			continue
 		}
-		x := m.Member
 		x.Gives, x.Gets = p.under(x.ID), p.taking(x.ID)
 		if !x.Takes {
 			missing++
@@ -182,7 +186,7 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 		}
 		members = append(members, x)
 	}
-	return members, 2*missing > len(members)
+	return members, 2*missing > len(members)-leaving
 }
 
 // Sums are the loads that members have by regions of each assigned keyspace, at a moment.

@@ -38,7 +38,7 @@ func (p *planner) held(k *settings, r *state.Region, o state.Owner) (back int, h
 	}
 	m := p.State.Member(o.Member)
 	switch {
-	case m == nil || !Accepts(m, k.name):
+	case m == nil || !Accepts(p.State, m, k.name):
 		return -1, false
 	case m.GetIncarnation() != o.Incarnation && m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE: // it came, and went
 		return -1, false

@@ -23,9 +23,9 @@ func (c *candidate) owner() state.Owner {
 	return state.Owner{Member: c.id, Incarnation: c.record.GetIncarnation()}
 }
 
-// Accepts reports whether the member takes regions of the keyspace.
-func Accepts(m *rootv1.Member, keyspace string) bool {
-	return len(m.GetKeyspaces()) == 0 || slices.Contains(m.GetKeyspaces(), keyspace)
+// Accepts reports whether a member takes regions of a keyspace, and may by the grants.
+func Accepts(st *state.State, m *rootv1.Member, keyspace string) bool {
+	return (len(m.GetKeyspaces()) == 0 || slices.Contains(m.GetKeyspaces(), keyspace)) && st.Hosts(state.MemberID(m.GetId()), keyspace)
 }
 
 // targets are the members that take regions of one keyspace, coldest first, and the
@@ -92,7 +92,7 @@ func (p *planner) candidatesOf(k *settings) (all []*candidate, fit bool) {
 	var unfit []*candidate
 	for _, c := range p.candidates() {
 		switch {
-		case !Accepts(c.record, k.name):
+		case !Accepts(p.State, c.record, k.name):
 		case p.unfit(k, c.id, c.record.GetIncarnation()):
 			unfit = append(unfit, c)
 		default:
@@ -104,7 +104,7 @@ func (p *planner) candidatesOf(k *settings) (all []*candidate, fit bool) {
 	}
 	all = unfit
 	for _, c := range p.damped {
-		if Accepts(c.record, k.name) {
+		if Accepts(p.State, c.record, k.name) {
 			all = append(all, c)
 		}
 	}

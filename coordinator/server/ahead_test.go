@@ -1,18 +1,14 @@
 package server_test
 
 import (
-	"context"
-	"net"
 	"testing"
 
-	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/impersonate"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
-	"google.golang.org/grpc"
 )
 
 // TestWhatIsNotThereIsNobodys: a change of it is refused before the root is asked.
@@ -53,16 +49,9 @@ func TestWhatIsNotThereIsNobodys(t *testing.T) {
 // TestMembersPublishNewRegions: with an id of their own choice, by the Go client.
 func TestMembersPublishNewRegions(t *testing.T) {
 	w, ks, _ := closedToMembers(t)
-	w.grant(t, "member/m1", "r", rootv1.Verb_VERB_READ)
+	w.grant(t, "member/m1", "r", rootv1.Verb_VERB_HOST)
 	w.must(t, tombstone(22))
-	c, err := client.New(client.Config{Endpoints: []string{"c1"}, DialOptions: []grpc.DialOption{
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return w.listener.DialContext(ctx) }),
-		impersonate.Client(impersonate.Named(principal.Member, "m1")),
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
+	c := w.caller(t, impersonate.Client(impersonate.Named(principal.Member, "m1")))
 	for _, id := range []rooted.RegionID{31, 0} {
 		start, end := "m", "p"
 		if id == 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
@@ -308,8 +309,8 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 			}
 			change = change[:0]
 			f.concerned(c, func(s *scope) {
-				if len(change) == 0 {
-					change = appendChange(change, c)
+				if len(change) == 0 || c.Kind == state.ChangeMember { // which is not the same to all
+					change = s.appendChange(change[:0], c)
 				}
 				k := making[s]
 				if k == nil {
@@ -451,7 +452,7 @@ func (f *fanout) frameOf(s *scope, from state.Token, batches []rootview.Batch) *
 	for i := range batches {
 		for j := range batches[i].Changes {
 			if c := &batches[i].Changes[j]; s.wants(c) {
-				change = appendChange(change[:0], c)
+				change = s.appendChange(change[:0], c)
 				k.add(change)
 			}
 		}
@@ -471,6 +472,15 @@ func (s *scope) wants(c *state.Change) bool {
 	default:
 		return false
 	}
+}
+
+// member is a member as those see it who watch one keyspace: which others it takes they may not
+// be allowed to know.
+func (s *scope) member(m *rootv1.Member) *rootv1.Member {
+	if s.key.keyspace == "" {
+		return m
+	}
+	return concealed(m, func(keyspace string) bool { return keyspace == s.key.keyspace })
 }
 
 // add appends an encoded change.
@@ -493,14 +503,14 @@ const (
 )
 
 // appendChange appends a change as an element of its list.
-func appendChange(b []byte, c *state.Change) []byte {
+func (s *scope) appendChange(b []byte, c *state.Change) []byte {
 	switch c.Kind {
 	case state.ChangeRegion:
 		return appendRegionChange(b, c.Region, c.Removed)
 	case state.ChangeKeyspace:
 		return appendRecordChange(b, watchKeyspaces, c.Keyspace, c.Removed)
 	default:
-		return appendRecordChange(b, watchMembers, c.Member, c.Removed)
+		return appendRecordChange(b, watchMembers, s.member(c.Member), c.Removed)
 	}
 }
 

@@ -46,6 +46,9 @@ func (s *Server) tooYoung(era uint64) error {
 
 // GrantAccess implements coordinatorv1.CoordinatorServer.
 func (s *Server) GrantAccess(ctx context.Context, req *coordinatorv1.GrantAccessRequest) (*coordinatorv1.GrantAccessResponse, error) {
+	if s.cfg.Access == nil {
+		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "coordinator %s has no certificates: nobody is known by name there, and grants would mean nothing; see nokv cert init", s.cfg.ID)
+	}
 	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: req.GetGrant()}}})
 	if err != nil {
 		return nil, err
@@ -55,16 +58,34 @@ func (s *Server) GrantAccess(ctx context.Context, req *coordinatorv1.GrantAccess
 	}, nil
 }
 
-// hint says what about a grant may be a slip, as far as that is known.
+// hint says what about a grant may be a slip, as far as that is known: a name that is nobody's, and
+// owners that it has closed the keyspace to.
 func (s *Server) hint(ctx context.Context, keyspace string) string {
-	if strings.HasSuffix(keyspace, "*") {
-		return ""
-	}
 	now, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
-	if err != nil || now.state.KeyspaceByName(keyspace) != nil {
+	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf("there is no keyspace %q yet", keyspace)
+	prefix, many := strings.CutSuffix(keyspace, "*")
+	if !many && now.state.KeyspaceByName(keyspace) == nil {
+		return fmt.Sprintf("there is no keyspace %q yet", keyspace)
+	}
+	closed := map[string]struct{}{}
+	now.state.Keyspaces("", func(k *rootv1.Keyspace) bool {
+		if name := k.GetName(); name == keyspace || many && strings.HasPrefix(name, prefix) {
+			now.state.Members(func(m *rootv1.Member) bool {
+				id := state.MemberID(m.GetId())
+				if now.state.MemberKeyspaceRegionCount(id, state.KeyspaceID(k.GetId())) > 0 && !now.state.Hosts(id, name) {
+					closed[m.GetId()] = struct{}{}
+				}
+				return true
+			})
+		}
+		return true
+	})
+	if len(closed) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d members that own regions there may not any more: let them by nokv access grant 'member/*' host '%s'", len(closed), keyspace)
 }
 
 // RevokeAccess implements coordinatorv1.CoordinatorServer. That there is nothing to
@@ -88,7 +109,7 @@ func (s *Server) reopened(ctx context.Context, keyspace string) string {
 	if err != nil || now.state.Access("client", "", rootv1.Verb_VERB_READ, strings.TrimSuffix(keyspace, "*")).Closed {
 		return ""
 	}
-	return fmt.Sprintf("no grant names %q any more: every client may read and claim there", keyspace)
+	return fmt.Sprintf("no grant names %q any more: every client may read and claim there, and every member own regions", keyspace)
 }
 
 // ListGrants implements coordinatorv1.CoordinatorServer. A page is named by the last
@@ -125,8 +146,8 @@ func (s *Server) CheckAccess(ctx context.Context, req *coordinatorv1.CheckAccess
 	if d := state.CheckPrincipal(req.GetPrincipal()); d != nil || strings.HasSuffix(req.GetPrincipal(), "*") {
 		return nil, invalid("principal", "%.64q is no ROLE/NAME of one principal", req.GetPrincipal())
 	}
-	if v := req.GetVerb(); v < rootv1.Verb_VERB_READ || v > rootv1.Verb_VERB_ADMIN {
-		return nil, invalid("verb", "%d is none: read, claim, publish or admin", v)
+	if v := req.GetVerb(); v < rootv1.Verb_VERB_READ || v > rootv1.Verb_VERB_HOST {
+		return nil, invalid("verb", "%d is none: read, claim, host, publish or admin", v)
 	}
 	if req.GetKeyspace() == "" || len(req.GetKeyspace()) > state.MaxNameBytes {
 		return nil, invalid("keyspace", "it has %d bytes, a name has 1 to %d", len(req.GetKeyspace()), state.MaxNameBytes)
@@ -145,7 +166,7 @@ func whyAccess(role string, verb rootv1.Verb, keyspace string, a state.Access) s
 	case a.Grant != nil:
 		by, implies := verb, ""
 		if verbs := a.Grant.GetVerbs(); !slices.Contains(verbs, verb) {
-			by = verbs[len(verbs)-1] // ascending: publish or admin
+			by = verbs[len(verbs)-1] // ascending: publish, admin or host
 			implies = ", which implies read"
 		}
 		word := strings.ToLower(strings.TrimPrefix(by.String(), "VERB_"))
@@ -155,7 +176,7 @@ func whyAccess(role string, verb rootv1.Verb, keyspace string, a state.Access) s
 	case a.Closed:
 		return fmt.Sprintf("keyspace %s is closed to whom no grant names for this", keyspace)
 	case a.Allowed:
-		return fmt.Sprintf("no grant names keyspace %s: everybody may read and claim there", keyspace)
+		return fmt.Sprintf("no grant names keyspace %s: everybody may read and claim there, and members own regions", keyspace)
 	}
 	return fmt.Sprintf("no grant names keyspace %s: nobody but operators, and members for what they own, may change it", keyspace)
 }

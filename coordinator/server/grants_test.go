@@ -11,15 +11,17 @@ import (
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/impersonate"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // Grants are made, listed page by page, asked for and taken back by the Go client.
 func TestGrantsByTheGoClient(t *testing.T) {
-	w := start(t)
-	c, ctx := w.caller(t), within(t)
+	w := secureWorld(t)
+	c, ctx := w.caller(t, impersonate.Client(impersonate.Named(principal.Operator, "o"))), within(t)
 	for i := range 3 {
 		for again := range 2 {
 			r, err := c.GrantAccess(ctx, fmt.Sprintf("client/%d", i), "k*", rootv1.Verb_VERB_READ)
@@ -35,7 +37,7 @@ func TestGrantsByTheGoClient(t *testing.T) {
 		if a, err := c.CheckAccess(ctx, "client/h", rootv1.Verb_VERB_READ, "k1", client.Strong()); keyspace == "k*" && (err != nil || a.GetWhy() != "client/h is granted admin on k*, which implies read") {
 			t.Errorf("read by admin: %v, %v", a, err)
 		}
-		open := map[bool]string{true: fmt.Sprintf("no grant names %q any more: every client may read and claim there", keyspace)}[keyspace != "k*"]
+		open := map[bool]string{true: fmt.Sprintf("no grant names %q any more: every client may read and claim there, and every member own regions", keyspace)}[keyspace != "k*"]
 		if r, err := c.RevokeAccess(ctx, "client/h", keyspace); err != nil || r.GetHint() != open {
 			t.Errorf("%s: taken back with hint %q, %v, want %q", keyspace, r.GetHint(), err, open)
 		}

@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"slices"
 
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/state"
@@ -106,6 +108,29 @@ func (s *Server) RotatePinKey(ctx context.Context, req *coordinatorv1.RotatePinK
 	return &coordinatorv1.RotatePinKeyResponse{Id: expected + 1, Token: result.GetToken()}, nil
 }
 
+// memberFor is a member as a caller may see it.
+func (v *served) memberFor(ctx context.Context, m *rootv1.Member) *rootv1.Member {
+	if p := principal.FromContext(ctx); p.Role == principal.Member && p.Name == m.GetId() {
+		return m
+	}
+	return concealed(m, func(keyspace string) bool { return v.mayRead(ctx, keyspace) == nil })
+}
+
+// concealed is a member with one word in the place of the keyspaces that are not shown: that it
+// takes only some is no secret.
+func concealed(m *rootv1.Member, shown func(keyspace string) bool) *rootv1.Member {
+	if !slices.ContainsFunc(m.GetKeyspaces(), func(keyspace string) bool { return !shown(keyspace) }) {
+		return m
+	}
+	c := &rootv1.Member{}
+	proto.Merge(c, m)
+	c.Keyspaces = append(slices.DeleteFunc(c.Keyspaces, func(keyspace string) bool { return !shown(keyspace) }), concealedKeyspace)
+	return c
+}
+
+// concealedKeyspace is no keyspace's name.
+const concealedKeyspace = "?"
+
 // ListMembers implements coordinatorv1.CoordinatorServer.
 func (s *Server) ListMembers(ctx context.Context, req *coordinatorv1.ListMembersRequest) (*coordinatorv1.ListMembersResponse, error) {
 	limit, err := pageOf(req.GetAfter(), req.GetLimit(), DefaultListLimit)
@@ -119,7 +144,7 @@ func (s *Server) ListMembers(ctx context.Context, req *coordinatorv1.ListMembers
 	resp, bytes := &coordinatorv1.ListMembersResponse{Disclosure: v.disclosure()}, 0
 	if id := req.GetMemberId(); id != "" {
 		if m := v.state.Member(state.MemberID(id)); m != nil {
-			resp.Members = append(resp.Members, v.memberStatus(m))
+			resp.Members = append(resp.Members, v.memberStatus(ctx, m))
 		}
 		return resp, nil
 	}
@@ -127,7 +152,7 @@ func (s *Server) ListMembers(ctx context.Context, req *coordinatorv1.ListMembers
 		if resp.More = len(resp.Members) == limit || bytes > MaxReplyBytes; resp.More {
 			return false
 		}
-		status := v.memberStatus(m)
+		status := v.memberStatus(ctx, m)
 		bytes += proto.Size(status)
 		resp.Members = append(resp.Members, status)
 		return true
@@ -135,9 +160,9 @@ func (s *Server) ListMembers(ctx context.Context, req *coordinatorv1.ListMembers
 	return resp, nil
 }
 
-func (v *served) memberStatus(m *rootv1.Member) *coordinatorv1.MemberStatus {
+func (v *served) memberStatus(ctx context.Context, m *rootv1.Member) *coordinatorv1.MemberStatus {
 	id := state.MemberID(m.GetId())
-	status := &coordinatorv1.MemberStatus{Member: m, OwnedRegions: uint64(v.state.MemberRegionCount(id))}
+	status := &coordinatorv1.MemberStatus{Member: v.memberFor(ctx, m), OwnedRegions: uint64(v.state.MemberRegionCount(id))}
 	if report, ok := v.server.cfg.Soft.Store(id); ok {
 		status.LastHeartbeat = report.Heartbeat
 		status.HeartbeatAgeMillis = uint64(max(v.now.Sub(report.At), 0).Milliseconds())

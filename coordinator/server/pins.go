@@ -25,10 +25,12 @@ func (s *Server) PinKeys(ctx context.Context, req *coordinatorv1.PinKeysRequest)
 	if err != nil {
 		return nil, err
 	}
-	if principal.FromContext(ctx).Role == principal.Client {
-		if err := s.cfg.Access.May(ctx, v.state, rootv1.Verb_VERB_PUBLISH, req.GetKeyspace()); err != nil {
-			return nil, v.atToken(err)
-		}
+	verb := rootv1.Verb_VERB_PUBLISH
+	if principal.FromContext(ctx).Role == principal.Member {
+		verb = rootv1.Verb_VERB_HOST
+	}
+	if err := s.cfg.Access.May(ctx, v.state, verb, req.GetKeyspace()); err != nil {
+		return nil, v.atToken(err)
 	}
 	keys, err := s.pinKeys(v.state, keyspace)
 	if err != nil {
@@ -85,10 +87,8 @@ func (s *Server) pinned(ctx context.Context, name string, read *coordinatorv1.Re
 	if v, err = s.serve(ctx, read); err != nil {
 		return v, nil, err
 	}
-	if principal.FromContext(ctx).Role != principal.Member {
-		if err = v.mayRead(ctx, name); err != nil {
-			return v, nil, err
-		}
+	if err = v.mayRead(ctx, name); err != nil {
+		return v, nil, err
 	}
 	k, err = v.keyspace(name)
 	return v, k, err

@@ -13,11 +13,11 @@ import (
 )
 
 // caller is the Go client of the coordinator.
-func (w *world) caller(t *testing.T) *client.Client {
+func (w *world) caller(t *testing.T, options ...grpc.DialOption) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Config{Endpoints: []string{"c1"}, DialOptions: []grpc.DialOption{
+	c, err := client.New(client.Config{Endpoints: []string{"c1"}, DialOptions: append(options,
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return w.listener.DialContext(ctx) }),
-	}})
+	)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -382,7 +382,7 @@ func (w *watch) snapshot(v served) error {
 	}
 	if failed == nil && w.scope.key.members {
 		v.state.Members(func(m *rootv1.Member) bool {
-			part.data = appendRecordChange(part.data, watchMembers, m, false)
+			part.data = appendRecordChange(part.data, watchMembers, w.scope.member(m), false)
 			return more()
 		})
 	}

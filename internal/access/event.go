@@ -118,7 +118,7 @@ func (k known) event(p principal.Principal, r rules, what string, e *rootv1.Even
 	case Allowed:
 		return nil
 	case Own:
-		if k.owns(p.Name, e) {
+		if k.owns(p.Name, e) && (p.Role != principal.Member || k.HostsAll(p.Name, e)) {
 			return nil
 		}
 		if e.GetRegionPublished() != nil {

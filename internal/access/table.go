@@ -91,7 +91,7 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_FailMember_FullMethodName:        row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RemoveMember_FullMethodName:      row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RotatePinKey_FullMethodName:      row(No, No, No, No, Allowed),
-	coordinatorv1.Coordinator_PinKeys_FullMethodName:           row(No, No, Allowed, Granted, No), // clients: by publish
+	coordinatorv1.Coordinator_PinKeys_FullMethodName:           row(No, No, Allowed, Granted, No), // members: judged by host, clients by publish
 	coordinatorv1.Coordinator_ResolvePin_FullMethodName:        row(No, No, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_RemoveCoordinator_FullMethodName: row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_EndTenure_FullMethodName:         row(No, No, No, No, Allowed),

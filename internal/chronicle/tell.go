@@ -182,6 +182,7 @@ var causes = map[rootv1.OperationReason]string{
 	rootv1.OperationReason_OPERATION_REASON_HOT:             "it is hot",
 	rootv1.OperationReason_OPERATION_REASON_COLD:            "it is cold",
 	rootv1.OperationReason_OPERATION_REASON_NOT_SERVED:      "its owner fails to acquire it",
+	rootv1.OperationReason_OPERATION_REASON_NOT_ACCEPTED:    "its owner may not have it",
 }
 
 // Cause is a reason of an operation in words; empty: there is none.

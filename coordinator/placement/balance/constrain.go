@@ -6,7 +6,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// constrain moves what is where it may not be: owners without the labels, two in one
+// constrain moves what is where it may not be: owners that may have nothing of the keyspace, or without the labels, two in one
 // zone, more or fewer than there may be, members with more regions than they may have.
 func (r *rounds) constrain() {
 	r.round = Constrain
@@ -29,14 +29,16 @@ func (r *rounds) right(region int32) {
 		return
 	}
 	for n, at := range own {
-		set := r.f.seats[at].set
+		set, reason := r.f.seats[at].set, rootv1.OperationReason_OPERATION_REASON_LABEL_RULE
 		switch zone := r.f.sets[set].zone; {
+		case r.f.seats[at].Leaves:
+			reason = rootv1.OperationReason_OPERATION_REASON_NOT_ACCEPTED
 		case r.rule[region] != free && !slices.Contains(r.f.allows[r.rule[region]+1], set):
 		case zone != "" && slices.ContainsFunc(own[:n], func(o int32) bool { return r.f.sets[r.f.seats[o].set].zone == zone }):
 		default:
 			continue
 		}
-		if why := r.oust(region, at, rootv1.OperationReason_OPERATION_REASON_LABEL_RULE); why != 0 {
+		if why := r.oust(region, at, reason); why != 0 {
 			r.lack(region, at, why, 1)
 		}
 		return

@@ -32,6 +32,8 @@ type Member struct {
 	// Takes says that it may get something new, Stale that its load is not known: then it
 	// neither gives nor gets anything to even out.
 	Takes, Stale bool
+	// Leaves: it may not own regions of the keyspace any more. What it has is moved off it.
+	Leaves bool
 	// Joined is when it did, if that was lately; 0: long ago. RestsUntil is when something
 	// may be moved to it again to even out.
 	Joined, RestsUntil clock.Instant

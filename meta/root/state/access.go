@@ -140,9 +140,9 @@ type Access struct {
 
 // Access judges whether the principal ROLE/NAME may do verb to a keyspace.
 // Operators, coordinators and roots may everything. A keyspace that no grant names
-// is open: clients and members may read and claim there, and nothing else. One that
-// is named by any is for those who are named, with the verbs that they were given;
-// publish and admin imply read.
+// is open: clients and members may read and claim there, members own regions, and nothing
+// else. One that is named by any is for those who are named, with the verbs that they were
+// given; host, publish and admin imply read.
 // What a member may do because it owns a region is not judged here. It allocates
 // nothing.
 func (s *State) Access(role, name string, verb rootv1.Verb, keyspace string) Access {
@@ -166,7 +166,7 @@ func (s *State) Access(role, name string, verb rootv1.Verb, keyspace string) Acc
 			return a
 		}
 	}
-	a.Allowed = !a.Closed && (verb == rootv1.Verb_VERB_READ || verb == rootv1.Verb_VERB_CLAIM)
+	a.Allowed = !a.Closed && (verb == rootv1.Verb_VERB_READ || verb == rootv1.Verb_VERB_CLAIM || verb == rootv1.Verb_VERB_HOST && role == roleMember)
 	return a
 }
 
@@ -175,10 +175,15 @@ func (s *State) May(role, name string, verb rootv1.Verb, keyspace string) bool {
 	return s.Access(role, name, verb, keyspace).Allowed
 }
 
-// grantedBy are the verbs that grant a verb: who may change a keyspace may read it.
+// Hosts reports whether a member may own regions of a keyspace.
+func (s *State) Hosts(id MemberID, keyspace string) bool {
+	return s.May(roleMember, string(id), rootv1.Verb_VERB_HOST, keyspace)
+}
+
+// grantedBy are the verbs that grant a verb: who may own or change regions may read them.
 func grantedBy(verb rootv1.Verb) uint32 {
 	if verb == rootv1.Verb_VERB_READ {
-		return 1<<rootv1.Verb_VERB_READ | 1<<rootv1.Verb_VERB_PUBLISH | 1<<rootv1.Verb_VERB_ADMIN
+		return 1<<rootv1.Verb_VERB_READ | 1<<rootv1.Verb_VERB_PUBLISH | 1<<rootv1.Verb_VERB_ADMIN | 1<<rootv1.Verb_VERB_HOST
 	}
 	return 1 << verb
 }
@@ -299,7 +304,7 @@ func withVerbs(a, b []rootv1.Verb) []rootv1.Verb {
 }
 
 func (b *builder) grant(g *rootv1.Grant) error {
-	if d := first(checkGrantNames(g.GetPrincipal(), g.GetKeyspace()), checkVerbs(g.GetVerbs(), true)); d != nil {
+	if d := first(checkGrantNames(g.GetPrincipal(), g.GetKeyspace()), checkVerbs(g.GetPrincipal(), g.GetVerbs(), true)); d != nil {
 		return fmt.Errorf("grant: %s", d.GetMessage())
 	}
 	if old := b.grants.find(g.GetPrincipal(), g.GetKeyspace()); old != nil || b.grants.count >= MaxGrants {
@@ -347,14 +352,17 @@ func CheckPrincipal(s string) *rootv1.ErrorDetail {
 	return nil
 }
 
-// checkVerbs wants each known and named once.
-func checkVerbs(verbs []rootv1.Verb, needed bool) *rootv1.ErrorDetail {
+// checkVerbs wants each known and named once, and host for members alone.
+func checkVerbs(principal string, verbs []rootv1.Verb, needed bool) *rootv1.ErrorDetail {
 	if needed && len(verbs) == 0 {
-		return invalid("the verbs are missing: read, claim, publish or admin")
+		return invalid("the verbs are missing: read, claim, host, publish or admin")
 	}
 	for i, v := range verbs {
 		if v == rootv1.Verb_VERB_UNSPECIFIED || slices.Contains(verbs[:i], v) {
 			return invalid("verb %s is none, or named twice", v)
+		}
+		if v == rootv1.Verb_VERB_HOST && needed && !strings.HasPrefix(principal, roleMember+"/") {
+			return invalid("host is for members: regions are owned by member/NAME, not by %q", clip(principal))
 		}
 	}
 	return nil

@@ -153,9 +153,9 @@ func checkEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 	case *rootv1.Event_ClusterSettingsChanged:
 		return checkClusterSettings(k.ClusterSettingsChanged)
 	case *rootv1.Event_AccessGranted:
-		return first(checkGrantNames(k.AccessGranted.GetGrant().GetPrincipal(), k.AccessGranted.GetGrant().GetKeyspace()), checkVerbs(k.AccessGranted.GetGrant().GetVerbs(), true))
+		return first(checkGrantNames(k.AccessGranted.GetGrant().GetPrincipal(), k.AccessGranted.GetGrant().GetKeyspace()), checkVerbs(k.AccessGranted.GetGrant().GetPrincipal(), k.AccessGranted.GetGrant().GetVerbs(), true))
 	case *rootv1.Event_AccessRevoked:
-		return first(checkGrantNames(k.AccessRevoked.GetPrincipal(), k.AccessRevoked.GetKeyspace()), checkVerbs(k.AccessRevoked.GetVerbs(), false))
+		return first(checkGrantNames(k.AccessRevoked.GetPrincipal(), k.AccessRevoked.GetKeyspace()), checkVerbs(k.AccessRevoked.GetPrincipal(), k.AccessRevoked.GetVerbs(), false))
 	case *rootv1.Event_RootPeerPromoted, *rootv1.Event_RootPeersSettled, *rootv1.Event_RootPeerDropped:
 	default:
 		return checkRegionEvent(e)

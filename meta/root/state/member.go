@@ -28,6 +28,11 @@ func (t *turn) memberJoined(e *rootv1.MemberJoined, r *EventResult) verdict {
 		StartNonce: m.GetStartNonce(), State: rootv1.MemberState_MEMBER_STATE_ACTIVE,
 		Incarnation: t.counters.memberIncarnation + 1, Revision: t.token.Index,
 	}
+	for _, keyspace := range m.GetKeyspaces() {
+		if !t.Hosts(id, keyspace) {
+			return verdict{reject: mayNotHost(m.GetId(), keyspace)}
+		}
+	}
 	gone := old == nil || old.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED
 	sameStart := old != nil && old.GetStartNonce() == m.GetStartNonce()
 	switch {

@@ -12,10 +12,18 @@ import (
 // been taken back. What no change of state can take back whoever took the call has judged.
 func (t *turn) judgeActor(e *rootv1.Event) *rootv1.ErrorDetail {
 	role, name, _ := strings.Cut(t.actor, "/")
-	if role == roleMember && changesRegions(e) && !t.Owns(name, e) || role == roleClient && !t.granted(name, e) {
-		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is not its own, or in no keyspace where it has a grant of %s", t.actor, verbWords[VerbOf(e)])
+	switch {
+	case role == roleMember && changesRegions(e) && !(t.Owns(name, e) && t.HostsAll(name, e)):
+		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is not its own, or in no keyspace where it may own regions", t.actor)
+	case role == roleClient && !t.granted(name, e):
+		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is in no keyspace where it has a grant of %s", t.actor, verbWords[VerbOf(e)])
 	}
 	return nil
+}
+
+// HostsAll says whether a member may own regions of each keyspace that an event changes.
+func (s *State) HostsAll(name string, e *rootv1.Event) bool {
+	return !slices.ContainsFunc(s.KeyspacesOf(e), func(keyspace string) bool { return !s.Hosts(MemberID(name), keyspace) })
 }
 
 // InTurn says that an event of a role is judged when it applies, by what the events

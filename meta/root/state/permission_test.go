@@ -25,23 +25,24 @@ func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
 		first, then *rootv1.Command
 		want        rootv1.Reason
 	}{
-		"the owner":                   {nil, by("member/m1", removed), fine},
-		"not the owner":               {nil, by("member/m2", removed), denied},
-		"the owner until now":         {by("operator/o", region5(2, "m2")), by("member/m1", removed), denied},
-		"the owner from now on":       {by("operator/o", region5(2, "m2")), by("member/m2", removed), fine},
-		"its own doing":               {by("member/m1", region5(2, "m2")), by("member/m1", region5(3, "m1")), denied},
-		"a grant":                     {nil, by("client/a", removed), fine},
-		"no grant":                    {nil, by("client/b", removed), denied},
-		"a grant that is gone":        {by("operator/o", revoked), by("client/a", removed), denied},
-		"what is gone":                {by("operator/o", removed), by("client/a", removed), denied},
-		"an operator":                 {by("operator/o", revoked), by("operator/o", removed), fine},
-		"nobody":                      {by("", revoked), by("", removed), fine},
-		"all or nothing":              {by("operator/o", region5(2, "m2")), by("member/m1", region5(3, "m1"), removed), denied},
-		"a split, and its right part": {nil, by("member/m1", split...), fine},
-		"a granted split":             {nil, by("client/a", split...), fine},
-		"a split that is not granted": {nil, by("client/b", split...), denied},
-		"given away in the command":   {nil, by("member/m1", region5(2, "m2"), removed), denied},
-		"a member's other business":   {nil, by("member/m2", &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: "m2", State: rootv1.MemberState_MEMBER_STATE_DRAINING}}}), fine},
+		"the owner":                         {nil, by("member/m1", removed), fine},
+		"not the owner":                     {nil, by("member/m2", removed), denied},
+		"the owner until now":               {by("operator/o", region5(2, "m2")), by("member/m1", removed), denied},
+		"the owner from now on":             {by("operator/o", region5(2, "m2")), by("member/m2", removed), fine},
+		"its own doing":                     {by("member/m1", region5(2, "m2")), by("member/m1", region5(3, "m1")), denied},
+		"a grant":                           {nil, by("client/a", removed), fine},
+		"no grant":                          {nil, by("client/b", removed), denied},
+		"a grant that is gone":              {by("operator/o", revoked), by("client/a", removed), denied},
+		"what is gone":                      {by("operator/o", removed), by("client/a", removed), denied},
+		"an operator":                       {by("operator/o", revoked), by("operator/o", removed), fine},
+		"nobody":                            {by("", revoked), by("", removed), fine},
+		"all or nothing":                    {by("operator/o", region5(2, "m2")), by("member/m1", region5(3, "m1"), removed), denied},
+		"a split, and its right part":       {nil, by("member/m1", split...), fine},
+		"a granted split":                   {nil, by("client/a", split...), fine},
+		"a split that is not granted":       {nil, by("client/b", split...), denied},
+		"given away in the command":         {nil, by("member/m1", region5(2, "m2"), removed), denied},
+		"whose right to own was taken back": {by("operator/o", revokedHost("m1")), by("member/m1", removed), denied},
+		"a member's other business":         {nil, by("member/m2", &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: "m2", State: rootv1.MemberState_MEMBER_STATE_DRAINING}}}), fine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := restricted(t)
@@ -49,6 +50,8 @@ func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
 			m.must(joinedAs("m2"))
 			m.must(region5(1, "m1"))
 			m.must(granted("client/a", "default", rootv1.Verb_VERB_PUBLISH))
+			m.must(granted("member/m1", "default", rootv1.Verb_VERB_HOST))
+			m.must(granted("member/m2", "default", rootv1.Verb_VERB_HOST))
 			entry := []*rootv1.Command{c.then}
 			if c.first != nil {
 				entry = []*rootv1.Command{c.first, c.then}
@@ -76,6 +79,39 @@ func TestACommandIsJudgedAsItGoesOn(t *testing.T) {
 		t.Errorf("what is given away in a command, and changed behind that: %v", got.Reject)
 	}
 	m.checkHash()
+}
+
+// TestOwnersAreHosts: a member becomes owner of a region of a closed keyspace, by whomever, only if a
+// grant of host names it; in an open one anybody may. What it owns already it keeps until that is
+// moved. It registers for closed keyspaces by a grant only, and a grant for all of them is one.
+func TestOwnersAreHosts(t *testing.T) {
+	const denied = rootv1.Reason_REASON_PERMISSION_DENIED
+	m := bootstrapped(t)
+	m.must(joinedAs("m1"))
+	m.must(joinedAs("m2"))
+	m.must(region5(1, "m1"))
+	m.must(granted("client/a", "default", rootv1.Verb_VERB_READ))
+	named := joinedAs("m3")
+	named.GetMemberJoined().Member.Keyspaces = []string{"default"}
+	for actor, e := range map[string]*rootv1.Event{"": region5(2, "m2"), "operator/o": region5(2, "m2"), "coordinator/c1": region5(2, "m2"), "member/m3": named} {
+		if got := m.apply(&rootv1.Command{Actor: actor, Events: []*rootv1.Event{e}})[0]; got.Reject.GetReason() != denied {
+			t.Errorf("by %q: %v", actor, got.Reject)
+		}
+	}
+	m.must(granted("member/*", "*", rootv1.Verb_VERB_HOST))
+	m.must(named)
+	m.must(region5(2, "m2"))
+	if st := m.s; !st.May("member", "m2", rootv1.Verb_VERB_READ, "default") || st.May("member", "m2", rootv1.Verb_VERB_CLAIM, "default") || st.May("client", "m2", rootv1.Verb_VERB_HOST, "other") {
+		t.Error("host implies read, nothing else, and is no client's")
+	}
+	if got := m.apply(&rootv1.Command{Events: []*rootv1.Event{granted("client/a", "default", rootv1.Verb_VERB_HOST)}})[0]; got.Reject.GetReason() != rootv1.Reason_REASON_INVALID_REQUEST {
+		t.Errorf("host for a client: %v", got.Reject)
+	}
+	m.checkHash()
+}
+
+func revokedHost(id string) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: "member/" + id, Keyspace: "default", Verbs: []rootv1.Verb{rootv1.Verb_VERB_HOST}}}}
 }
 
 func joinedAs(id string) *rootv1.Event {

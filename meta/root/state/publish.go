@@ -261,18 +261,21 @@ func (t *turn) owners(k *keyspace, old, want []Owner, grant bool) *rootv1.ErrorD
 			return d
 		}
 		want[i].Member = MemberID(m.GetId())
-		if !k.assigned() {
-			want[i].Incarnation = 0
-			continue
-		}
 		j := slices.IndexFunc(old, func(o Owner) bool { return o.Member == want[i].Member })
-		if want[i].Incarnation == 0 {
+		switch {
+		case !k.assigned():
+			want[i].Incarnation = 0
+		case want[i].Incarnation == 0 && j >= 0 && !grant:
+			want[i].Incarnation = old[j].Incarnation
+		case want[i].Incarnation == 0:
 			want[i].Incarnation = m.GetIncarnation()
-			if j >= 0 && !grant {
-				want[i].Incarnation = old[j].Incarnation
-			}
 		}
-		if j >= 0 && old[j].Incarnation == want[i].Incarnation {
+		switch {
+		case j >= 0 && (!k.assigned() || old[j].Incarnation == want[i].Incarnation):
+			continue
+		case !t.Hosts(want[i].Member, k.record.GetName()):
+			return mayNotHost(m.GetId(), k.record.GetName())
+		case !k.assigned():
 			continue
 		}
 		if d := t.mayTake(k, m, want[i], j < 0); d != nil {
@@ -280,6 +283,11 @@ func (t *turn) owners(k *keyspace, old, want []Owner, grant bool) *rootv1.ErrorD
 		}
 	}
 	return nil
+}
+
+// mayNotHost refuses an owner that no grant names.
+func mayNotHost(member, keyspace string) *rootv1.ErrorDetail {
+	return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "member %q may not own regions of keyspace %q: it is closed, and no grant of host there names member/%s", member, keyspace, member)
 }
 
 // joined refuses an owner that is no member, or speaks for another incarnation.

@@ -380,6 +380,8 @@ const (
 	Verb_VERB_PUBLISH Verb = 3
 	// Changes and deletes the keyspace. It does not include the others.
 	Verb_VERB_ADMIN Verb = 4
+	// Own regions of it, for members. Implies read.
+	Verb_VERB_HOST Verb = 5
 )
 
 // Enum value maps for Verb.
@@ -390,6 +392,7 @@ var (
 		2: "VERB_CLAIM",
 		3: "VERB_PUBLISH",
 		4: "VERB_ADMIN",
+		5: "VERB_HOST",
 	}
 	Verb_value = map[string]int32{
 		"VERB_UNSPECIFIED": 0,
@@ -397,6 +400,7 @@ var (
 		"VERB_CLAIM":       2,
 		"VERB_PUBLISH":     3,
 		"VERB_ADMIN":       4,
+		"VERB_HOST":        5,
 	}
 )
 
@@ -1009,6 +1013,8 @@ const (
 	OperationReason_OPERATION_REASON_COLD OperationReason = 13
 	// The owner fails to acquire the region.
 	OperationReason_OPERATION_REASON_NOT_SERVED OperationReason = 14
+	// The owner may not own regions of the keyspace: it takes none, or no grant of host names it.
+	OperationReason_OPERATION_REASON_NOT_ACCEPTED OperationReason = 15
 )
 
 // Enum value maps for OperationReason.
@@ -1029,6 +1035,7 @@ var (
 		12: "OPERATION_REASON_HOT",
 		13: "OPERATION_REASON_COLD",
 		14: "OPERATION_REASON_NOT_SERVED",
+		15: "OPERATION_REASON_NOT_ACCEPTED",
 	}
 	OperationReason_value = map[string]int32{
 		"OPERATION_REASON_UNSPECIFIED":     0,
@@ -1046,6 +1053,7 @@ var (
 		"OPERATION_REASON_HOT":             12,
 		"OPERATION_REASON_COLD":            13,
 		"OPERATION_REASON_NOT_SERVED":      14,
+		"OPERATION_REASON_NOT_ACCEPTED":    15,
 	}
 )
 
@@ -6133,7 +6141,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x13MANDATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MANDATE_ALLOC_ID\x10\x01\x12\x0f\n" +
 	"\vMANDATE_TSO\x10\x02\x12\x14\n" +
-	"\x10MANDATE_SCHEDULE\x10\x03*]\n" +
+	"\x10MANDATE_SCHEDULE\x10\x03*l\n" +
 	"\x04Verb\x12\x14\n" +
 	"\x10VERB_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tVERB_READ\x10\x01\x12\x0e\n" +
@@ -6141,7 +6149,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"VERB_CLAIM\x10\x02\x12\x10\n" +
 	"\fVERB_PUBLISH\x10\x03\x12\x0e\n" +
 	"\n" +
-	"VERB_ADMIN\x10\x04*\x81\x01\n" +
+	"VERB_ADMIN\x10\x04\x12\r\n" +
+	"\tVERB_HOST\x10\x05*\x81\x01\n" +
 	"\rHandoverStage\x12\x1e\n" +
 	"\x1aHANDOVER_STAGE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13HANDOVER_STAGE_OPEN\x10\x01\x12\x1c\n" +
@@ -6193,7 +6202,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x1bTRANSITION_KIND_REMOVE_PEER\x10\x02\x12\x19\n" +
 	"\x15TRANSITION_KIND_SPLIT\x10\x03\x12\x19\n" +
 	"\x15TRANSITION_KIND_MERGE\x10\x04\x12\x18\n" +
-	"\x14TRANSITION_KIND_MOVE\x10\x05*\xe2\x03\n" +
+	"\x14TRANSITION_KIND_MOVE\x10\x05*\x85\x04\n" +
 	"\x0fOperationReason\x12 \n" +
 	"\x1cOPERATION_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19OPERATION_REASON_OPERATOR\x10\x01\x12 \n" +
@@ -6210,7 +6219,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x15OPERATION_REASON_IDLE\x10\v\x12\x18\n" +
 	"\x14OPERATION_REASON_HOT\x10\f\x12\x19\n" +
 	"\x15OPERATION_REASON_COLD\x10\r\x12\x1f\n" +
-	"\x1bOPERATION_REASON_NOT_SERVED\x10\x0e*\x93\x02\n" +
+	"\x1bOPERATION_REASON_NOT_SERVED\x10\x0e\x12!\n" +
+	"\x1dOPERATION_REASON_NOT_ACCEPTED\x10\x0f*\x93\x02\n" +
 	"\x10TransitionStatus\x12!\n" +
 	"\x1dTRANSITION_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16TRANSITION_STATUS_OPEN\x10\x01\x12\x1d\n" +
