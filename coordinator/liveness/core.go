@@ -352,16 +352,19 @@ func (c *Core) Frame(id rooted.MemberID, incarnation uint64, now clock.Instant) 
 	return true
 }
 
-// Goodbye tells that a member said it will leave; gone, that it has stopped serving
-// everything.
+// Goodbye tells that an incarnation said it will leave; gone, that it has stopped serving
+// everything, which counts also when the next one has registered meanwhile.
 func (c *Core) Goodbye(id rooted.MemberID, incarnation uint64, gone bool, now clock.Instant) {
-	if m := c.current(id, incarnation); m != nil {
-		m.signals |= Goodbye
-		if gone {
-			m.signals |= Gone
-		}
-		c.timers.soon(m, now)
+	m, l := c.own(id, incarnation)
+	if l == nil {
+		return
 	}
+	l.signals |= Goodbye
+	if gone {
+		l.signals |= Gone
+		l.untold = true
+	}
+	c.timers.soon(m, now)
 }
 
 // Left reports whether an incarnation said, here, that it has stopped serving everything.

@@ -385,6 +385,22 @@ func TestRule6AProofIsOfOneIncarnation(t *testing.T) {
 	}
 }
 
+// TestRule7ALastWordBehindTheNextRegistration: a goodbye that is heard of when the next process of the
+// member has registered is a proof about the process that said it, and of no other.
+func TestRule7ALastWordBehindTheNextRegistration(t *testing.T) {
+	w := fencedWard(t)
+	w.confirm("m1", 1)
+	w.root("m1", 2, active, "fenced")
+	w.core.Goodbye("m1", 1, true, w.now)
+	w.run(ms)
+	if !w.core.Left("m1", 1) || !w.clear("m1", 1, ttl) {
+		t.Error("the process that said that it has left is waited for")
+	}
+	if w.core.Left("m1", 2) || w.clear("m1", 2, ttl) {
+		t.Error("its successor counts as left")
+	}
+}
+
 // What is forgotten of many incarnations makes nothing clear too early.
 func TestManyIncarnationsAreForgottenSafely(t *testing.T) {
 	w := fencedWard(t)
