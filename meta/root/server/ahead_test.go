@@ -175,8 +175,10 @@ func TestWhatACommandMakesIsItsOwn(t *testing.T) {
 		"client/other": {rootv1.Outcome_OUTCOME_REJECTED, drop},
 	} {
 		r, s := secure(t)
-		grant := &rootv1.Grant{Principal: "client/eve", Keyspace: "t", Verbs: []rootv1.Verb{rootv1.Verb_VERB_PUBLISH}}
-		r.apply([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: grant}}}}}})
+		for who, verb := range map[string]rootv1.Verb{"client/eve": rootv1.Verb_VERB_PUBLISH, "member/*": rootv1.Verb_VERB_HOST} {
+			grant := &rootv1.Grant{Principal: who, Keyspace: "t", Verbs: []rootv1.Verb{verb}}
+			r.apply([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: grant}}}}}})
+		}
 		if got := s.proposed(&rootv1.Command{Events: split, Actor: actor}); got.GetOutcome() != c.want {
 			t.Errorf("%s: %v", actor, got)
 		}
