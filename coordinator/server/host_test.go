@@ -75,6 +75,8 @@ func TestAMemberWithoutGrantsHasNothingOfAClosedKeyspace(t *testing.T) {
 		return err
 	}
 	refused(t, keys(), hidden)
+	grant("member/m2", "t", rootv1.Verb_VERB_READ)
+	refused(t, keys(), denied)
 	refused(t, remove(), denied)
 
 	seen := func(c coordinatorv1.CoordinatorClient, id string) []string {

@@ -28,6 +28,36 @@ var bounds = []mutation{
 		[]string{permits, server},
 	},
 	{
+		16, "whoever is named becomes owner in a closed keyspace", "meta/root/state/publish.go",
+		"		case !t.Hosts(want[i].Member, k.record.GetName()):", "		case false:",
+		[]string{"./meta/root/state"},
+	},
+	{
+		16, "a member registers for closed keyspaces", "meta/root/state/member.go",
+		"		if !t.Hosts(id, keyspace) {", "		if false {",
+		[]string{"./meta/root/state"},
+	},
+	{
+		16, "who owned a region goes on to change it", "meta/root/state/permission.go",
+		"!(t.Owns(name, e) && t.HostsAll(name, e))", "!t.Owns(name, e)",
+		[]string{"./meta/root/state"},
+	},
+	{
+		16, "any member is told keys of pins", "coordinator/server/pins.go",
+		"		verb = rootv1.Verb_VERB_HOST", "		verb = rootv1.Verb_VERB_READ",
+		[]string{server},
+	},
+	{
+		16, "a member keeps regions that it may not have", "coordinator/placement/balance/constrain.go",
+		"		case r.f.seats[at].Leaves:", "		case false:",
+		[]string{"./coordinator/placement"},
+	},
+	{
+		16, "names of closed keyspaces are shown to all who list members", "coordinator/server/members.go",
+		"v.mayRead(ctx, keyspace) == nil })", "true })",
+		[]string{server},
+	},
+	{
 		16, "a caller says itself who it is", "internal/access/event.go",
 		"case p.Role != principal.Coordinator || c.GetActor() == \"\":", "case c.GetActor() == \"\":",
 		[]string{permits, peers},
