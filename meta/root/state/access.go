@@ -177,7 +177,7 @@ func (s *State) May(role, name string, verb rootv1.Verb, keyspace string) bool {
 
 // Hosts reports whether a member may own regions of a keyspace.
 func (s *State) Hosts(id MemberID, keyspace string) bool {
-	return s.May(roleMember, string(id), rootv1.Verb_VERB_HOST, keyspace)
+	return s.grants.count == 0 || s.May(roleMember, string(id), rootv1.Verb_VERB_HOST, keyspace)
 }
 
 // grantedBy are the verbs that grant a verb: who may own or change regions may read them.
