@@ -54,12 +54,14 @@ func (a *Raw) pass(v liveness.Verdict) {
 	}
 	a.cfg.Logger.Log(level, what, "member", string(v.Member), "incarnation", v.Incarnation, "why", v.Reason(),
 		"signals", v.Signals.String(), "regions", a.st.MemberRegionCount(v.Member))
-	a.judge(v, memberEvent(change), a.lastWords(v))
+	a.sendVerdict(v, memberEvent(change), a.lastWords(v))
 }
 
-// judge sends a verdict, behind what was released. What of that is refused the grants of its regions
-// bring, as long as this coordinator knows it.
-func (a *Raw) judge(v liveness.Verdict, verdict *rootv1.Event, released []*rootv1.Event) {
+// sendVerdict sends a verdict behind what was released, which may take several commands. If this coordinator
+// ends between two of them the process still owns its regions, and the next holder goes on with what it
+// has heard itself. If the root refuses what was released, the verdict goes alone: then the grants of the
+// regions carry it, for as long as this coordinator knows it.
+func (a *Raw) sendVerdict(v liveness.Verdict, verdict *rootv1.Event, released []*rootv1.Event) {
 	events := []*rootv1.Event{verdict}
 	if len(released) > 0 {
 		events = released[:1:1]
@@ -71,14 +73,14 @@ func (a *Raw) judge(v liveness.Verdict, verdict *rootv1.Event, released []*rootv
 		switch d := result.GetError(); {
 		case result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED && len(released) > 0 && d.GetReason() != rootv1.Reason_REASON_ERA_STALE:
 			a.refused("last words", d)
-			a.judge(v, verdict, nil)
+			a.sendVerdict(v, verdict, nil)
 		case result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED:
 			a.refused("a verdict", d)
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.core.Withdraw(v.Member, v.Incarnation, now)
 		case len(released) > 1:
-			a.judge(v, verdict, released[1:])
+			a.sendVerdict(v, verdict, released[1:])
 		default:
 			a.count.verdict(v)
 		}

@@ -58,34 +58,32 @@ func (s *Server) GrantAccess(ctx context.Context, req *coordinatorv1.GrantAccess
 	}, nil
 }
 
-// hint says what about a grant may be a slip, as far as that is known: a name that is nobody's, and
-// owners that it has closed the keyspace to.
+// hint says what about a grant for one keyspace may be a slip, as far as that is known: a name that is
+// nobody's, and owners that it has closed the keyspace to.
 func (s *Server) hint(ctx context.Context, keyspace string) string {
+	if strings.HasSuffix(keyspace, "*") {
+		return ""
+	}
 	now, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
 	if err != nil {
 		return ""
 	}
-	prefix, many := strings.CutSuffix(keyspace, "*")
-	if !many && now.state.KeyspaceByName(keyspace) == nil {
+	k := now.state.KeyspaceByName(keyspace)
+	if k == nil {
 		return fmt.Sprintf("there is no keyspace %q yet", keyspace)
 	}
-	closed := map[string]struct{}{}
-	now.state.Keyspaces("", func(k *rootv1.Keyspace) bool {
-		if name := k.GetName(); name == keyspace || many && strings.HasPrefix(name, prefix) {
-			now.state.Members(func(m *rootv1.Member) bool {
-				id := state.MemberID(m.GetId())
-				if now.state.MemberKeyspaceRegionCount(id, state.KeyspaceID(k.GetId())) > 0 && !now.state.Hosts(id, name) {
-					closed[m.GetId()] = struct{}{}
-				}
-				return true
-			})
+	closed := 0
+	now.state.Members(func(m *rootv1.Member) bool {
+		id := state.MemberID(m.GetId())
+		if now.state.MemberKeyspaceRegionCount(id, state.KeyspaceID(k.GetId())) > 0 && !now.state.Hosts(id, keyspace) {
+			closed++
 		}
 		return true
 	})
-	if len(closed) == 0 {
+	if closed == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d members that own regions there may not any more: let them by nokv access grant 'member/*' host '%s'", len(closed), keyspace)
+	return fmt.Sprintf("%d members that own regions there may not any more: let them by nokv access grant 'member/*' host '%s'", closed, keyspace)
 }
 
 // RevokeAccess implements coordinatorv1.CoordinatorServer. That there is nothing to

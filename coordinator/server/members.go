@@ -122,8 +122,7 @@ func concealed(m *rootv1.Member, shown func(keyspace string) bool) *rootv1.Membe
 	if !slices.ContainsFunc(m.GetKeyspaces(), func(keyspace string) bool { return !shown(keyspace) }) {
 		return m
 	}
-	c := &rootv1.Member{}
-	proto.Merge(c, m)
+	c := proto.CloneOf(m)
 	c.Keyspaces = append(slices.DeleteFunc(c.Keyspaces, func(keyspace string) bool { return !shown(keyspace) }), concealedKeyspace)
 	return c
 }

@@ -11,18 +11,25 @@ import (
 	"github.com/nokv/nokv/rooted"
 )
 
-// What a member says with its goodbye of two regions that are being merged.
-func goneMerging(t *testing.T, mergeErr string) map[uint64]*coordinatorv1.RegionReport {
-	c := held.New(held.Config{Member: "m1", Incarnation: 1})
-	now := clock.Instant(1)
+// served is a Core that has a stream on which it is answered, with the terms of keyspaces.
+func served(t *testing.T, now *clock.Instant, terms ...*coordinatorv1.KeyspaceTerms) (c *held.Core, answer func(*coordinatorv1.MemberAnswer)) {
+	c = held.New(held.Config{Member: "m1", Incarnation: 1})
 	c.Open(0)
-	answer := func(a *coordinatorv1.MemberAnswer) {
+	answer = func(a *coordinatorv1.MemberAnswer) {
+		t.Helper()
 		a.Era = 1
-		if err := c.Answer(0, a, now); err != nil {
+		if err := c.Answer(0, a, *now); err != nil {
 			t.Fatal(err)
 		}
 	}
-	answer(&coordinatorv1.MemberAnswer{Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_EPOCH}}}})
+	answer(&coordinatorv1.MemberAnswer{Terms: &coordinatorv1.MemberTerms{Keyspaces: terms}})
+	return c, answer
+}
+
+// What a member says with its goodbye of two regions that are being merged.
+func goneMerging(t *testing.T, mergeErr string) map[uint64]*coordinatorv1.RegionReport {
+	now := clock.Instant(1)
+	c, answer := served(t, &now, &coordinatorv1.KeyspaceTerms{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_EPOCH})
 	show := func(token uint64, merge bool) {
 		set := &coordinatorv1.ShownSet{Token: at(token), Complete: true}
 		for id, keys := range map[uint64][2]string{1: {"a", "m"}, 2: {"m", "z"}} {

@@ -15,17 +15,8 @@ import (
 // ready is evicted first, and then acquired at the epoch that is shown.
 func TestRule11AcquireThatReturnsBehindItsEnd(t *testing.T) {
 	for _, fails := range []string{"", "the disk is full"} {
-		c := held.New(held.Config{Member: "m1", Incarnation: 1})
 		now := clock.Instant(1)
-		c.Open(0)
-		answer := func(a *coordinatorv1.MemberAnswer) {
-			t.Helper()
-			a.Era = 1
-			if err := c.Answer(0, a, now); err != nil {
-				t.Fatal(err)
-			}
-		}
-		answer(&coordinatorv1.MemberAnswer{Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_EPOCH}}}})
+		c, answer := served(t, &now, &coordinatorv1.KeyspaceTerms{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_EPOCH})
 		show := func(token, conf uint64, gives bool) {
 			t.Helper()
 			r := &coordinatorv1.ShownRegion{Region: &rootv1.Region{Id: 1, KeyspaceId: 1, Epoch: (rooted.Epoch{Version: 1, ConfVersion: conf}).Proto(), Frontier: []byte("granted")}}

@@ -14,16 +14,8 @@ import (
 // TestALastWordDuringACompleteReport: a complete report of several frames is under way when the process
 // ends. The frame that ends the last word comes behind everything that was released.
 func TestALastWordDuringACompleteReport(t *testing.T) {
-	c := held.New(held.Config{Member: "m1", Incarnation: 1})
 	now := clock.Instant(1)
-	c.Open(0)
-	answer := func(a *coordinatorv1.MemberAnswer) {
-		a.Era = 1
-		if err := c.Answer(0, a, now); err != nil {
-			t.Fatal(err)
-		}
-	}
-	answer(&coordinatorv1.MemberAnswer{Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_EPOCH}}}})
+	c, answer := served(t, &now, &coordinatorv1.KeyspaceTerms{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_EPOCH})
 	const regions = 200 // of 4 KiB each: four frames
 	set := &coordinatorv1.ShownSet{Token: at(1), Complete: true}
 	for id := uint64(1); id <= regions; id++ {
@@ -89,17 +81,8 @@ func TestALastWordDuringACompleteReport(t *testing.T) {
 // TestACompleteReportIsAboutTheSetThatItNames: a frame that no other continues says all of the set that it
 // names, by which coordinators tell what was said of a plan from what was said of an earlier one.
 func TestACompleteReportIsAboutTheSetThatItNames(t *testing.T) {
-	c := held.New(held.Config{Member: "m1", Incarnation: 1})
 	now := clock.Instant(1)
-	c.Open(0)
-	answer := func(a *coordinatorv1.MemberAnswer) {
-		t.Helper()
-		a.Era = 1
-		if err := c.Answer(0, a, now); err != nil {
-			t.Fatal(err)
-		}
-	}
-	answer(&coordinatorv1.MemberAnswer{Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_TTL, TtlMillis: 60_000}}}})
+	c, answer := served(t, &now, &coordinatorv1.KeyspaceTerms{KeyspaceId: 1, Name: "k", Fence: rootv1.Fence_FENCE_TTL, TtlMillis: 60_000})
 	const regions = 200
 	region := func(id uint64) *coordinatorv1.ShownRegion {
 		key := []byte{byte(id >> 8), byte(id)}

@@ -6,7 +6,8 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// constrain moves what is where it may not be: owners that may have nothing of the keyspace, or without the labels, two in one
+// constrain moves what is where it may not be: owners that may have nothing of the keyspace, or
+// that are without the labels, two in one
 // zone, more or fewer than there may be, members with more regions than they may have.
 func (r *rounds) constrain() {
 	r.round = Constrain
