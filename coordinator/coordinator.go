@@ -27,7 +27,6 @@ import (
 	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/idle"
-	"github.com/nokv/nokv/coordinator/recorder"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
@@ -88,10 +87,6 @@ type Config struct {
 	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
 	// default size of its own.
 	Budget *budget.Budget
-	// RecordBytes bounds what is kept of what the planner saw, sampled at each RecordEvery;
-	// 0: nothing is.
-	RecordBytes int
-	RecordEvery time.Duration
 	// Frozen is asked before each look of the planner: while it says so nothing is planned, and
 	// steps of moves wait. Verdicts, drains and what is asked for go on. Nil: never; for tests.
 	Frozen func() bool
@@ -113,7 +108,6 @@ type Coordinator struct {
 	prober   *prober
 	rival    rival
 	assigner *assigner.Assigner
-	recorder *recorder.Recorder // nil: nothing is recorded
 	hooks    *hook.Client
 	claims   *claims.Desk
 	idle     *idle.Releaser
@@ -206,22 +200,12 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
-	var kept server.Recorder
-	if cfg.RecordBytes > 0 {
-		c.recorder, err = recorder.New(recorder.Config{
-			Bytes: cfg.RecordBytes, Every: cfg.RecordEvery, View: c.follower.View, Era: c.assigner.Era, Takes: c.assigner.Takes, Soft: soft, Clock: c.clock,
-		})
-		if err != nil {
-			return nil, err
-		}
-		kept = c.recorder
-	}
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS, cfg.dialOptions()...), Relay: c.others.relay,
 		Soft: soft, Members: hearers{c.assigner, c}, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Scaling: c.assigner.Scaling, Notes: c.assigner, Claims: c.claims,
-		Planner: c.assigner, Recorder: kept,
-		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
+		Planner: c.assigner,
+		Clock:   c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
 		return nil, err
@@ -257,9 +241,6 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	work.Go(func() { c.fatal(stopWork, "assigner", c.assigner.Run(workCtx)) })
 	work.Go(func() { c.fatal(stopWork, "claims", c.claims.Run(workCtx)) })
 	work.Go(func() { c.fatal(stopWork, "idle", c.idle.Run(workCtx)) })
-	if c.recorder != nil {
-		work.Go(func() { c.fatal(stopWork, "recorder", c.recorder.Run(workCtx)) })
-	}
 	work.Go(func() { c.register(workCtx, stopWork) })
 	work.Go(func() { c.reach.watch(workCtx) })
 	work.Go(func() { c.endCutOff(workCtx) })

@@ -13,7 +13,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/coordinator"
-	"github.com/nokv/nokv/coordinator/recorder"
 	"github.com/nokv/nokv/coordinator/rest"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/budget"
@@ -49,17 +48,15 @@ With -config the address and the root peers come from the file; flags win.
 			mostTTL := f.duration("tenure-ttl-max", tenure.DefaultMostTTL, "longest `time` that -tenure-ttl grows to while confirmations come late; not above -tenure-ttl: it stays")
 			idStart := f.Uint64("id-start", 1, "lowest id ever to serve")
 			tsStart := f.Uint64("ts-start", 1, "lowest timestamp ever to serve")
-			recorded := f.Uint("record-bytes", recorder.DefaultBytes, "most `bytes` that are kept of what the planner saw, for nokv plan record; 0: nothing is recorded")
 			var origins origins
 			f.Var(&origins, "allow-origin", "`origin`, such as https://console.example, whose pages may ask for REST in a browser; repeat for each (default none)")
-			every := f.duration("record-every", recorder.DefaultEvery, "time between two samples of that")
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
 				return serveCoordinator(ctx, e, s, &coordinatorOptions{
 					roots: roots.peers, id: *id, advertise: *advertise, ttl: *ttl, mostTTL: *mostTTL, idStart: *idStart, tsoStart: *tsStart,
-					recordBytes: int(min(*recorded, maxRecordBytes+1)), recordEvery: *every, origins: origins,
+					origins: origins,
 				})
 			}
 		},
@@ -72,8 +69,6 @@ type coordinatorOptions struct {
 	id, advertise     string
 	ttl, mostTTL      time.Duration
 	idStart, tsoStart uint64
-	recordBytes       int            // 0: nothing is recorded
-	recordEvery       time.Duration  // between two samples
 	origins           []string       // of pages that may ask for REST
 	certs             *mtls.Source   // nil: none
 	insecure          bool           // others reach it all the same
@@ -148,17 +143,8 @@ func (o *coordinatorOptions) check(addr string) error {
 	if !isName(o.id) {
 		return usagef("-coordinator-id %q: want up to %d characters without spaces", o.id, state.MaxIDBytes)
 	}
-	switch {
-	case o.recordBytes != 0 && o.recordBytes < recorder.MinBytes || o.recordBytes > maxRecordBytes:
-		return usagef("-record-bytes %d: want 0, or %d to %d", o.recordBytes, recorder.MinBytes, maxRecordBytes)
-	case o.recordEvery < 100*time.Millisecond && o.recordBytes != 0:
-		return usagef("-record-every %v: want 100ms or more", o.recordEvery)
-	}
 	return checkListen(addr, o.advertise)
 }
-
-// maxRecordBytes is the most of -record-bytes.
-const maxRecordBytes = 1 << 30
 
 // origins are those of pages: a scheme and a host, nothing behind.
 type origins []string
@@ -190,7 +176,6 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	c, err := coordinator.New(coordinator.Config{
 		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl, TenureTTLMost: o.mostTTL,
 		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Secret: o.secret, Budget: o.budget, Logger: logger,
-		RecordBytes: o.recordBytes, RecordEvery: o.recordEvery,
 	})
 	if err != nil {
 		return usagef("%s", err)

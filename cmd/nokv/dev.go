@@ -18,7 +18,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/coordinator/recorder"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
@@ -196,7 +195,6 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis, d.ports.Metrics))
 		d.options = append(d.options, &coordinatorOptions{
 			id: devCoordinator(i), roots: roots, ttl: ttl, mostTTL: tenure.DefaultMostTTL, idStart: 1, tsoStart: 1, certs: d.own(devRoots + i), budget: shared,
-			recordBytes: recorder.DefaultBytes, recordEvery: recorder.DefaultEvery,
 		})
 	}
 	if got := len(d.rootLis) + len(d.transportLis) + len(d.coordinatorLis) + len(d.metricsLis); got != 3*devRoots+2*n {

@@ -36,7 +36,6 @@ A keyspace that never evens out by itself is planned as it would be by default.
 what is shown: all of it, or nothing if a region or a member is not as it was. --id applies a
 plan that was shown within the last 10 minutes. What is begun goes on by itself, and counts as
 the planner's own.`,
-		children: []*command{planRecord(), planReplay()},
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			p := &planFlags{flags: f}
 			f.Func("with-member", "what if this `ID[,capacity=N][,LABEL=VALUE...]` were there; repeat for more", p.with)

@@ -9,16 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/nokv/nokv/coordinator/recorder"
 )
 
 // C-48: an operator reshapes a keyspace that never evens out by itself: nokv plan shows what
 // would be done, changes nothing, and begins it when it is asked to; a coordinator that is not the
-// holder is no hindrance. What the planner saw can be recorded and replayed.
+// holder is no hindrance.
 func TestC48PlanAndApply(t *testing.T) {
 	t.Parallel()
-	h := startForWorkers(t, "-record-every", "200ms")
+	h := startForWorkers(t)
 	h.come()
 	h.must("keyspace", "create", "still", "--layout", "slots", "--slots", "20", "--liveness-interval", "200ms")
 	h.eventually(func(context.Context) error { return h.hosts(20, 0) })
@@ -71,23 +69,9 @@ func TestC48PlanAndApply(t *testing.T) {
 	if table := h.must("plan", "still", "--history"); !strings.Contains(table, "operator") || !strings.Contains(table, "20") {
 		t.Errorf("what was is\n%s", table)
 	}
-
-	file := filepath.Join(t.TempDir(), "a.rec")
-	h.eventually(func(context.Context) error {
-		var out recordOutput
-		r := h.Run("plan", "record", file, "-o", "json", "--timeout", hostedWithin.String(), "--coordinator-addr", h.Coordinators())
-		if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil || out.Samples < 5 {
-			return fmt.Errorf("%d samples: %v: %s", out.Samples, err, r.Stderr)
-		}
-		return nil
-	})
-	var done replayOutput
-	if err := json.Unmarshal([]byte(h.Run("plan", "replay", file, "--keyspace", "still", "-o", "json").Stdout), &done); err != nil || len(done.Runs) != 1 || done.Runs[0].Keyspaces[0].Regions != 20 {
-		t.Errorf("replayed: %v, %+v", err, done)
-	}
 }
 
-// Words that nobody can mean, and files that are none, are refused before anybody is asked.
+// Words that nobody can mean are refused before anybody is asked.
 func TestPlanWords(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -99,7 +83,6 @@ func TestPlanWords(t *testing.T) {
 	}
 	unknown := write("unknown.json", `{"policy": {"rebalanse": {}}}`)
 	fine := write("fine.json", `{"policy": {"rebalance": {"meanPermille": "1100"}}}`)
-	foreign, torn, empty := write("foreign.rec", "<svg></svg> and some more"), write("torn.rec", recorder.Magic+"\x09\x00"), write("empty.rec", recorder.Magic)
 	for _, c := range []struct {
 		line, want string
 		code       int
@@ -117,14 +100,6 @@ func TestPlanWords(t *testing.T) {
 		{"plan ks --apply --id X", "as it is", exitUsage},
 		{"plan ks --why x", "--why is for --apply", exitUsage},
 		{"plan --history", "name it", exitUsage},
-		{"plan replay " + foreign, "no recording", exitRefused},
-		{"plan replay " + torn, "cut off or damaged", exitRefused},
-		{"plan replay " + empty, "nothing in the recording", exitRefused},
-		{"plan replay " + filepath.Join(dir, "none"), "no such file", exitUsage},
-		{"plan replay", "name one FILE", exitUsage},
-		{"plan record", "name one FILE", exitUsage},
-		{"coordinator -coordinator-id c -root-peer 1=h:1 -record-bytes 7", "-record-bytes", exitUsage},
-		{"coordinator -coordinator-id c -root-peer 1=h:1 -record-every 1ms", "-record-every", exitUsage},
 	} {
 		wantRefused(t, c.line, c.code, c.want)
 	}

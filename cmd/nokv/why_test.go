@@ -28,7 +28,7 @@ func TestWhyIsText(t *testing.T) {
 // they do. Whoever adds a command that changes something gives it --why.
 var unrooted = []string{
 	"access check", "access list", "bench", "bench claim", "bench echo", "bench failover", "bench heartbeat", "bench id", "bench idle", "bench move", "bench placement", "bench publish", "bench route", "bench tso", "bench watches", "cert init", "cert issue", "cert renew", "cert show", "config get",
-	"coordinator", "coordinator list", "dev", "events", "id", "keyspace get", "keyspace list", "keyspace settings", "member get", "member list", "meta-root", "pin open", "plan record", "plan replay", "proxy", "region get", "region list",
+	"coordinator", "coordinator list", "dev", "events", "id", "keyspace get", "keyspace list", "keyspace settings", "member get", "member list", "meta-root", "pin open", "proxy", "region get", "region list",
 	"root backup", "root events", "root restore", "root settings", "root status", "root transfer", "root verify", "serve", "sidecar", "status", "transition list", "tso",
 	"version", "watch", "witness", "worker",
 }

@@ -106,12 +106,6 @@ func (a *Assigner) Standing(id state.MemberID) liveness.Standing {
 // Observed is what is known of members beside the root.
 func (a *Assigner) Observed() placement.Observed { return observed{a.raw} }
 
-// Era is the one that it assigns in; 0: none.
-func (a *Assigner) Era() uint64 { return a.raw.shows.era.Load() }
-
-// Takes reports whether a member may get something new.
-func (a *Assigner) Takes(id state.MemberID) bool { return observed{a.raw}.Takes(id) }
-
 // Rounds are how keyspaces were evened out last, newest first, while the Tenure is held.
 func (a *Assigner) Rounds() []*coordinatorv1.BalanceRound { return a.raw.Rounds() }
 

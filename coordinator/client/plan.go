@@ -23,12 +23,6 @@ func (c *Client) ApplyPlan(ctx context.Context, id string) (*coordinatorv1.Apply
 	return atHolder(ctx, c, operation{name: "ApplyPlan", changes: true}, &coordinatorv1.ApplyPlanRequest{PlanId: id}, coordinatorv1.CoordinatorClient.ApplyPlan)
 }
 
-// ReadRecording reads a piece of what the planner saw lately, from a position on; 0: from
-// the oldest.
-func (c *Client) ReadRecording(ctx context.Context, position uint64) (*coordinatorv1.ReadRecordingResponse, error) {
-	return atHolder(ctx, c, operation{name: "ReadRecording"}, &coordinatorv1.ReadRecordingRequest{Position: position}, coordinatorv1.CoordinatorClient.ReadRecording)
-}
-
 // atHolder asks the holder of the Tenure, and no other, for what takes it a while: who is
 // silent is not given up before the context ends.
 func atHolder[Q, R any](ctx context.Context, c *Client, op operation, req *Q, m method[Q, R]) (*R, error) {

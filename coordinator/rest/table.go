@@ -76,7 +76,6 @@ var routes = []route{
 
 	{"POST", "/v1/plan", "Plan"},
 	{"POST", "/v1/plan/{plan_id}/apply", "ApplyPlan"},
-	{"GET", "/v1/recording", "ReadRecording"},
 
 	// The names that the requirements have for it.
 	{"GET", "/api/coordinator/instances", "ListMembers"},

@@ -21,7 +21,7 @@ const (
 	// members.
 	MaxPlanLimit       = 4096
 	MaxPlanMemberLimit = 10_000
-	// maxPlans is how many calls wait for a plan, or for a piece of a recording.
+	// maxPlans is how many calls wait for a plan.
 	maxPlans = 64
 )
 
@@ -30,11 +30,6 @@ const (
 type Planner interface {
 	Plan(ctx context.Context, req *coordinatorv1.PlanRequest, may func(keyspace string) bool) (*coordinatorv1.PlanResponse, error)
 	ApplyPlan(ctx context.Context, id, actor, why string) (*coordinatorv1.ApplyPlanResponse, error)
-}
-
-// Recorder keeps what the planner saw. It is filled by *recorder.Recorder.
-type Recorder interface {
-	Read(position uint64) *coordinatorv1.ReadRecordingResponse
 }
 
 // planning lets a call in that asks for a plan, if there is room.
@@ -102,20 +97,4 @@ func (s *Server) ApplyPlan(ctx context.Context, req *coordinatorv1.ApplyPlanRequ
 	}
 	defer leave()
 	return s.cfg.Planner.ApplyPlan(ctx, req.GetPlanId(), principal.FromContext(ctx).Actor(), words)
-}
-
-// ReadRecording implements coordinatorv1.CoordinatorServer.
-func (s *Server) ReadRecording(ctx context.Context, req *coordinatorv1.ReadRecordingRequest) (*coordinatorv1.ReadRecordingResponse, error) {
-	leave, err := s.planning(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	if !s.holds(s.view()) {
-		return nil, reason.New(rootv1.Reason_REASON_TENURE_NOT_HELD, "only who holds the Tenure has a recording")
-	}
-	if s.cfg.Recorder == nil {
-		return nil, reason.New(rootv1.Reason_REASON_NOT_FOUND, "this coordinator records nothing: start it with -record-bytes")
-	}
-	return s.cfg.Recorder.Read(req.GetPosition()), nil
 }

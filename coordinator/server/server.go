@@ -107,8 +107,6 @@ type Config struct {
 
 	// Planner plans what is asked for. Nil: nobody does.
 	Planner Planner
-	// Recorder keeps what it saw. Nil: nobody does.
-	Recorder Recorder
 	// Scaling is how many members keyspaces want, by name. Nil: nobody says.
 	Scaling func() []*coordinatorv1.ScalingSignal
 

@@ -105,9 +105,8 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_RevokeToken_FullMethodName:    row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RotateTokenKey_FullMethodName: row(No, No, No, No, Allowed),
 
-	coordinatorv1.Coordinator_Plan_FullMethodName:          row(No, No, No, Allowed, Allowed),
-	coordinatorv1.Coordinator_ApplyPlan_FullMethodName:     row(No, No, No, No, Allowed),
-	coordinatorv1.Coordinator_ReadRecording_FullMethodName: row(No, No, No, No, Allowed),
+	coordinatorv1.Coordinator_Plan_FullMethodName:      row(No, No, No, Allowed, Allowed),
+	coordinatorv1.Coordinator_ApplyPlan_FullMethodName: row(No, No, No, No, Allowed),
 
 	coordinatorv1.Coordinator_ListMembers_FullMethodName:      row(No, No, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_ListCoordinators_FullMethodName: row(No, No, Allowed, Allowed, Allowed),

@@ -9,7 +9,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/evenness"
 )
@@ -21,7 +20,6 @@ func TestPictures(t *testing.T) {
 	for i := range 100 {
 		many = append(many, evenness.Bar{Name: fmt.Sprintf("member-with-a-very-long-name-%d", i), Before: float64(i), After: 50, Capacity: 1})
 	}
-	minute := time.Minute
 	for what, x := range map[string]struct {
 		svg   []byte
 		wants []string
@@ -32,11 +30,6 @@ func TestPictures(t *testing.T) {
 		"many bars": {evenness.Bars("t", "s", "load", many), []string{"40 more members", "…"}},
 		"no bars":   {evenness.Bars("t", "s", "load", nil), []string{"t"}},
 		"nothing":   {evenness.Bars("t", "s", "load", []evenness.Bar{{Name: "m1"}}), []string{"m1"}},
-		"lines": {evenness.Lines("t", "s", "fullest / mean", []evenness.Line{
-			{Name: "as recorded", Colour: "before", At: []time.Duration{0, minute, 90 * minute}, Y: []float64{1, 1.5, 1.2}},
-			{Name: "with it", Colour: "after", At: []time.Duration{0, minute}, Y: []float64{1, 2}},
-		}), []string{"as recorded", "with it", "1 h", "fullest / mean"}},
-		"no lines": {evenness.Lines("t", "s", "u", nil), []string{"t"}},
 	} {
 		d := xml.NewDecoder(bytes.NewReader(x.svg))
 		for {

@@ -10872,548 +10872,6 @@ func (x *ApplyPlanResponse) GetOperations() uint64 {
 	return 0
 }
 
-type ReadRecordingRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where the last piece said to go on; 0: from the oldest.
-	Position      uint64 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadRecordingRequest) Reset() {
-	*x = ReadRecordingRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadRecordingRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadRecordingRequest) ProtoMessage() {}
-
-func (x *ReadRecordingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadRecordingRequest.ProtoReflect.Descriptor instead.
-func (*ReadRecordingRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{136}
-}
-
-func (x *ReadRecordingRequest) GetPosition() uint64 {
-	if x != nil {
-		return x.Position
-	}
-	return 0
-}
-
-type ReadRecordingResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pieces of a recording: whole segments one behind the other, 1 MiB about.
-	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	// Where to go on.
-	Next uint64 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
-	Last bool   `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
-	// So many segments were dropped since the position.
-	Lost          uint64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadRecordingResponse) Reset() {
-	*x = ReadRecordingResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadRecordingResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadRecordingResponse) ProtoMessage() {}
-
-func (x *ReadRecordingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadRecordingResponse.ProtoReflect.Descriptor instead.
-func (*ReadRecordingResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{137}
-}
-
-func (x *ReadRecordingResponse) GetData() []byte {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
-func (x *ReadRecordingResponse) GetNext() uint64 {
-	if x != nil {
-		return x.Next
-	}
-	return 0
-}
-
-func (x *ReadRecordingResponse) GetLast() bool {
-	if x != nil {
-		return x.Last
-	}
-	return false
-}
-
-func (x *ReadRecordingResponse) GetLost() uint64 {
-	if x != nil {
-		return x.Lost
-	}
-	return 0
-}
-
-// RecordedSegment is a stretch of a recording that needs no other: the first frame has
-// everything, the others what changed.
-type RecordedSegment struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1.
-	Version       uint32           `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	Frames        []*RecordedFrame `protobuf:"bytes,2,rep,name=frames,proto3" json:"frames,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RecordedSegment) Reset() {
-	*x = RecordedSegment{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[138]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RecordedSegment) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RecordedSegment) ProtoMessage() {}
-
-func (x *RecordedSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[138]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RecordedSegment.ProtoReflect.Descriptor instead.
-func (*RecordedSegment) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{138}
-}
-
-func (x *RecordedSegment) GetVersion() uint32 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
-}
-
-func (x *RecordedSegment) GetFrames() []*RecordedFrame {
-	if x != nil {
-		return x.Frames
-	}
-	return nil
-}
-
-// RecordedFrame is what a planner saw at a moment.
-type RecordedFrame struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// By the clock of the coordinator, in milliseconds; it is of one process.
-	AtMillis uint64 `protobuf:"varint,1,opt,name=at_millis,json=atMillis,proto3" json:"at_millis,omitempty"`
-	// Time of day by that machine, for people.
-	UnixMillis uint64 `protobuf:"varint,2,opt,name=unix_millis,json=unixMillis,proto3" json:"unix_millis,omitempty"`
-	Era        uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
-	// It has everything.
-	Whole         bool                `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
-	Keyspaces     []*RecordedKeyspace `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
-	Members       []*RecordedMember   `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
-	Regions       []*RecordedRegion   `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
-	GoneRegions   []uint64            `protobuf:"varint,8,rep,packed,name=gone_regions,json=goneRegions,proto3" json:"gone_regions,omitempty"`
-	GoneMembers   []string            `protobuf:"bytes,9,rep,name=gone_members,json=goneMembers,proto3" json:"gone_members,omitempty"`
-	GoneKeyspaces []uint32            `protobuf:"varint,10,rep,packed,name=gone_keyspaces,json=goneKeyspaces,proto3" json:"gone_keyspaces,omitempty"`
-	// So many regions had no room.
-	LeftOut       uint64 `protobuf:"varint,11,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RecordedFrame) Reset() {
-	*x = RecordedFrame{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[139]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RecordedFrame) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RecordedFrame) ProtoMessage() {}
-
-func (x *RecordedFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[139]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RecordedFrame.ProtoReflect.Descriptor instead.
-func (*RecordedFrame) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{139}
-}
-
-func (x *RecordedFrame) GetAtMillis() uint64 {
-	if x != nil {
-		return x.AtMillis
-	}
-	return 0
-}
-
-func (x *RecordedFrame) GetUnixMillis() uint64 {
-	if x != nil {
-		return x.UnixMillis
-	}
-	return 0
-}
-
-func (x *RecordedFrame) GetEra() uint64 {
-	if x != nil {
-		return x.Era
-	}
-	return 0
-}
-
-func (x *RecordedFrame) GetWhole() bool {
-	if x != nil {
-		return x.Whole
-	}
-	return false
-}
-
-func (x *RecordedFrame) GetKeyspaces() []*RecordedKeyspace {
-	if x != nil {
-		return x.Keyspaces
-	}
-	return nil
-}
-
-func (x *RecordedFrame) GetMembers() []*RecordedMember {
-	if x != nil {
-		return x.Members
-	}
-	return nil
-}
-
-func (x *RecordedFrame) GetRegions() []*RecordedRegion {
-	if x != nil {
-		return x.Regions
-	}
-	return nil
-}
-
-func (x *RecordedFrame) GetGoneRegions() []uint64 {
-	if x != nil {
-		return x.GoneRegions
-	}
-	return nil
-}
-
-func (x *RecordedFrame) GetGoneMembers() []string {
-	if x != nil {
-		return x.GoneMembers
-	}
-	return nil
-}
-
-func (x *RecordedFrame) GetGoneKeyspaces() []uint32 {
-	if x != nil {
-		return x.GoneKeyspaces
-	}
-	return nil
-}
-
-func (x *RecordedFrame) GetLeftOut() uint64 {
-	if x != nil {
-		return x.LeftOut
-	}
-	return 0
-}
-
-// RecordedKeyspace is an assigned keyspace.
-type RecordedKeyspace struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Settings      *v1.KeyspaceSettings   `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RecordedKeyspace) Reset() {
-	*x = RecordedKeyspace{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[140]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RecordedKeyspace) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RecordedKeyspace) ProtoMessage() {}
-
-func (x *RecordedKeyspace) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[140]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RecordedKeyspace.ProtoReflect.Descriptor instead.
-func (*RecordedKeyspace) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{140}
-}
-
-func (x *RecordedKeyspace) GetId() uint32 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-func (x *RecordedKeyspace) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *RecordedKeyspace) GetSettings() *v1.KeyspaceSettings {
-	if x != nil {
-		return x.Settings
-	}
-	return nil
-}
-
-// RecordedMember is a member that may own regions.
-type RecordedMember struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Id          string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Capacity    uint64                 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	Labels      map[string]string      `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Keyspaces   []string               `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
-	// It may get something new; it drains.
-	Takes         bool `protobuf:"varint,6,opt,name=takes,proto3" json:"takes,omitempty"`
-	Draining      bool `protobuf:"varint,7,opt,name=draining,proto3" json:"draining,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RecordedMember) Reset() {
-	*x = RecordedMember{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[141]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RecordedMember) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RecordedMember) ProtoMessage() {}
-
-func (x *RecordedMember) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[141]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RecordedMember.ProtoReflect.Descriptor instead.
-func (*RecordedMember) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{141}
-}
-
-func (x *RecordedMember) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *RecordedMember) GetIncarnation() uint64 {
-	if x != nil {
-		return x.Incarnation
-	}
-	return 0
-}
-
-func (x *RecordedMember) GetCapacity() uint64 {
-	if x != nil {
-		return x.Capacity
-	}
-	return 0
-}
-
-func (x *RecordedMember) GetLabels() map[string]string {
-	if x != nil {
-		return x.Labels
-	}
-	return nil
-}
-
-func (x *RecordedMember) GetKeyspaces() []string {
-	if x != nil {
-		return x.Keyspaces
-	}
-	return nil
-}
-
-func (x *RecordedMember) GetTakes() bool {
-	if x != nil {
-		return x.Takes
-	}
-	return false
-}
-
-func (x *RecordedMember) GetDraining() bool {
-	if x != nil {
-		return x.Draining
-	}
-	return false
-}
-
-// RecordedRegion is a region. In a frame that is not whole the fields that follow load are
-// of new regions only.
-type RecordedRegion struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Load of all owners in thousandths of the members' unit, and 1; 0: not known.
-	LoadMilli     uint64   `protobuf:"varint,2,opt,name=load_milli,json=loadMilli,proto3" json:"load_milli,omitempty"`
-	KeyspaceId    uint32   `protobuf:"varint,3,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
-	StartKey      []byte   `protobuf:"bytes,4,opt,name=start_key,json=startKey,proto3" json:"start_key,omitempty"`
-	EndKey        []byte   `protobuf:"bytes,5,opt,name=end_key,json=endKey,proto3" json:"end_key,omitempty"`
-	Owners        []string `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RecordedRegion) Reset() {
-	*x = RecordedRegion{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[142]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RecordedRegion) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RecordedRegion) ProtoMessage() {}
-
-func (x *RecordedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[142]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RecordedRegion.ProtoReflect.Descriptor instead.
-func (*RecordedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{142}
-}
-
-func (x *RecordedRegion) GetId() uint64 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-func (x *RecordedRegion) GetLoadMilli() uint64 {
-	if x != nil {
-		return x.LoadMilli
-	}
-	return 0
-}
-
-func (x *RecordedRegion) GetKeyspaceId() uint32 {
-	if x != nil {
-		return x.KeyspaceId
-	}
-	return 0
-}
-
-func (x *RecordedRegion) GetStartKey() []byte {
-	if x != nil {
-		return x.StartKey
-	}
-	return nil
-}
-
-func (x *RecordedRegion) GetEndKey() []byte {
-	if x != nil {
-		return x.EndKey
-	}
-	return nil
-}
-
-func (x *RecordedRegion) GetOwners() []string {
-	if x != nil {
-		return x.Owners
-	}
-	return nil
-}
-
 var File_nokv_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
@@ -12265,55 +11723,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x02 \x01(\x04R\n" +
-	"operations\"2\n" +
-	"\x14ReadRecordingRequest\x12\x1a\n" +
-	"\bposition\x18\x01 \x01(\x04R\bposition\"g\n" +
-	"\x15ReadRecordingResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x12\n" +
-	"\x04last\x18\x03 \x01(\bR\x04last\x12\x12\n" +
-	"\x04lost\x18\x04 \x01(\x04R\x04lost\"g\n" +
-	"\x0fRecordedSegment\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\rR\aversion\x12:\n" +
-	"\x06frames\x18\x02 \x03(\v2\".nokv.coordinator.v1.RecordedFrameR\x06frames\"\xc0\x03\n" +
-	"\rRecordedFrame\x12\x1b\n" +
-	"\tat_millis\x18\x01 \x01(\x04R\batMillis\x12\x1f\n" +
-	"\vunix_millis\x18\x02 \x01(\x04R\n" +
-	"unixMillis\x12\x10\n" +
-	"\x03era\x18\x03 \x01(\x04R\x03era\x12\x14\n" +
-	"\x05whole\x18\x04 \x01(\bR\x05whole\x12C\n" +
-	"\tkeyspaces\x18\x05 \x03(\v2%.nokv.coordinator.v1.RecordedKeyspaceR\tkeyspaces\x12=\n" +
-	"\amembers\x18\x06 \x03(\v2#.nokv.coordinator.v1.RecordedMemberR\amembers\x12=\n" +
-	"\aregions\x18\a \x03(\v2#.nokv.coordinator.v1.RecordedRegionR\aregions\x12!\n" +
-	"\fgone_regions\x18\b \x03(\x04R\vgoneRegions\x12!\n" +
-	"\fgone_members\x18\t \x03(\tR\vgoneMembers\x12%\n" +
-	"\x0egone_keyspaces\x18\n" +
-	" \x03(\rR\rgoneKeyspaces\x12\x19\n" +
-	"\bleft_out\x18\v \x01(\x04R\aleftOut\"r\n" +
-	"\x10RecordedKeyspace\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12:\n" +
-	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\"\xb2\x02\n" +
-	"\x0eRecordedMember\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
-	"\bcapacity\x18\x03 \x01(\x04R\bcapacity\x12G\n" +
-	"\x06labels\x18\x04 \x03(\v2/.nokv.coordinator.v1.RecordedMember.LabelsEntryR\x06labels\x12\x1c\n" +
-	"\tkeyspaces\x18\x05 \x03(\tR\tkeyspaces\x12\x14\n" +
-	"\x05takes\x18\x06 \x01(\bR\x05takes\x12\x1a\n" +
-	"\bdraining\x18\a \x01(\bR\bdraining\x1a9\n" +
-	"\vLabelsEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xae\x01\n" +
-	"\x0eRecordedRegion\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
-	"\n" +
-	"load_milli\x18\x02 \x01(\x04R\tloadMilli\x12\x1f\n" +
-	"\vkeyspace_id\x18\x03 \x01(\rR\n" +
-	"keyspaceId\x12\x1b\n" +
-	"\tstart_key\x18\x04 \x01(\fR\bstartKey\x12\x17\n" +
-	"\aend_key\x18\x05 \x01(\fR\x06endKey\x12\x16\n" +
-	"\x06owners\x18\x06 \x03(\tR\x06owners*n\n" +
+	"operations*n\n" +
 	"\tFreshness\x12\x19\n" +
 	"\x15FRESHNESS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FRESHNESS_STRONG\x10\x01\x12\x15\n" +
@@ -12382,7 +11792,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
-	"\x13VERDICT_CANNOT_TELL\x10\x032\xe4(\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\xfc'\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -12437,8 +11847,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\rReleaseRegion\x12).nokv.coordinator.v1.ReleaseRegionRequest\x1a*.nokv.coordinator.v1.ReleaseRegionResponse\x12c\n" +
 	"\fClaimRegions\x12(.nokv.coordinator.v1.ClaimRegionsRequest\x1a).nokv.coordinator.v1.ClaimRegionsResponse\x12K\n" +
 	"\x04Plan\x12 .nokv.coordinator.v1.PlanRequest\x1a!.nokv.coordinator.v1.PlanResponse\x12Z\n" +
-	"\tApplyPlan\x12%.nokv.coordinator.v1.ApplyPlanRequest\x1a&.nokv.coordinator.v1.ApplyPlanResponse\x12f\n" +
-	"\rReadRecording\x12).nokv.coordinator.v1.ReadRecordingRequest\x1a*.nokv.coordinator.v1.ReadRecordingResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
+	"\tApplyPlan\x12%.nokv.coordinator.v1.ApplyPlanRequest\x1a&.nokv.coordinator.v1.ApplyPlanResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_nokv_coordinator_v1_coordinator_proto_rawDescOnce sync.Once
@@ -12453,7 +11862,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 145)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 137)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -12603,137 +12012,129 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*PlannedRefusal)(nil),            // 145: nokv.coordinator.v1.PlannedRefusal
 	(*ApplyPlanRequest)(nil),          // 146: nokv.coordinator.v1.ApplyPlanRequest
 	(*ApplyPlanResponse)(nil),         // 147: nokv.coordinator.v1.ApplyPlanResponse
-	(*ReadRecordingRequest)(nil),      // 148: nokv.coordinator.v1.ReadRecordingRequest
-	(*ReadRecordingResponse)(nil),     // 149: nokv.coordinator.v1.ReadRecordingResponse
-	(*RecordedSegment)(nil),           // 150: nokv.coordinator.v1.RecordedSegment
-	(*RecordedFrame)(nil),             // 151: nokv.coordinator.v1.RecordedFrame
-	(*RecordedKeyspace)(nil),          // 152: nokv.coordinator.v1.RecordedKeyspace
-	(*RecordedMember)(nil),            // 153: nokv.coordinator.v1.RecordedMember
-	(*RecordedRegion)(nil),            // 154: nokv.coordinator.v1.RecordedRegion
-	nil,                               // 155: nokv.coordinator.v1.PlannedMember.LabelsEntry
-	nil,                               // 156: nokv.coordinator.v1.RecordedMember.LabelsEntry
-	(*v1.RootToken)(nil),              // 157: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 158: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 159: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 160: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 161: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 162: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 163: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 164: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 165: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 166: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 167: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 168: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 169: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 170: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 171: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 172: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 173: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 174: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 175: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 176: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 177: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 178: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 179: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 180: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 181: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 182: nokv.root.v1.Verb
+	nil,                               // 148: nokv.coordinator.v1.PlannedMember.LabelsEntry
+	(*v1.RootToken)(nil),              // 149: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 150: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 151: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 152: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 153: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 154: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 155: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 156: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 157: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 158: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 159: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 160: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 161: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 162: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 163: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 164: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 165: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 166: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 167: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 168: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 169: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 170: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 171: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 172: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 173: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 174: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	157, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	157, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	157, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	149, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	149, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	149, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	158, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	150, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	159, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	151, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	159, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	151, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	160, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	152, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	159, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	151, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	21,  // 24: nokv.coordinator.v1.RegionNotesResponse.notes:type_name -> nokv.coordinator.v1.RegionNote
-	157, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 26: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	159, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	151, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 28: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 29: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	157, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	149, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	12,  // 31: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	157, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	30,  // 33: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	31,  // 34: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
 	32,  // 35: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
 	13,  // 36: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	159, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	161, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	162, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	160, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	160, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	163, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	164, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	165, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	166, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	167, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	165, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	160, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	163, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	151, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	153, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	154, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	152, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	152, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	155, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	156, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	158, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	159, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	157, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	152, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	155, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	12,  // 50: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	165, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	166, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	157, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	158, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	13,  // 53: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 54: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	168, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	160, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	13,  // 56: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	169, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	164, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	170, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	164, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	161, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	157, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	170, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	164, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	161, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	157, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	164, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	161, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	156, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	149, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	162, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	156, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	153, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	149, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	162, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	156, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	153, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	149, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	149, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 70: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	161, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	153, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	13,  // 72: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 73: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	161, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	153, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	13,  // 75: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	162, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	164, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	162, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	157, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	164, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	162, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	157, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	164, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	162, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	157, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	164, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	162, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	171, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	164, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	164, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	154, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	156, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	154, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	149, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	154, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	149, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	154, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	149, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	149, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	154, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	163, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	156, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	149, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	149, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 94: nokv.coordinator.v1.PinKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	71,  // 95: nokv.coordinator.v1.PinKeysResponse.keys:type_name -> nokv.coordinator.v1.KeyspacePinKey
 	13,  // 96: nokv.coordinator.v1.PinKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
@@ -12741,124 +12142,124 @@ var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	14,  // 98: nokv.coordinator.v1.ResolvePinResponse.owner:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 99: nokv.coordinator.v1.ResolvePinResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	76,  // 100: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	158, // 101: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	150, // 101: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
 	77,  // 102: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
 	78,  // 103: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
 	79,  // 104: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
-	172, // 105: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	169, // 106: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	169, // 107: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	169, // 108: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	169, // 109: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	159, // 110: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	159, // 111: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	157, // 112: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	164, // 105: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	161, // 106: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	161, // 107: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	161, // 108: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	161, // 109: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	151, // 110: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	151, // 111: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	149, // 112: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
 	83,  // 113: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
 	87,  // 114: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
 	86,  // 115: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
 	84,  // 116: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
 	96,  // 117: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
 	85,  // 118: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	157, // 119: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	157, // 120: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	169, // 121: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	149, // 119: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	149, // 120: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	161, // 121: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
 	6,   // 122: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
 	88,  // 123: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
 	92,  // 124: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
 	95,  // 125: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
 	90,  // 126: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	160, // 127: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	158, // 128: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	152, // 127: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	150, // 128: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
 	91,  // 129: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	173, // 130: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	174, // 131: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	175, // 132: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	157, // 133: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	165, // 130: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	166, // 131: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	167, // 132: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	149, // 133: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
 	93,  // 134: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	159, // 135: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	151, // 135: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
 	94,  // 136: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
 	7,   // 137: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
 	8,   // 138: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	169, // 139: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	172, // 140: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	160, // 141: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
-	169, // 142: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
+	161, // 139: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 140: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	152, // 141: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	161, // 142: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
 	99,  // 143: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	157, // 144: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 144: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 145: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	102, // 146: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
 	13,  // 147: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	162, // 148: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	154, // 148: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
 	74,  // 149: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
 	9,   // 150: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
 	86,  // 151: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
 	12,  // 152: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	173, // 153: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	165, // 153: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	13,  // 154: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	164, // 155: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 156: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	176, // 157: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	177, // 158: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	178, // 159: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	179, // 160: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	156, // 155: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	149, // 156: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	168, // 157: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	169, // 158: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	170, // 159: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	171, // 160: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
 	13,  // 161: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	173, // 162: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	165, // 162: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	114, // 163: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	180, // 164: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	172, // 164: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
 	111, // 165: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
 	109, // 166: nokv.coordinator.v1.StatusResponse.scaling:type_name -> nokv.coordinator.v1.ScalingSignal
 	110, // 167: nokv.coordinator.v1.StatusResponse.stuck:type_name -> nokv.coordinator.v1.Stuck
 	112, // 168: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
 	113, // 169: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	172, // 170: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
-	180, // 171: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	164, // 170: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	172, // 171: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
 	12,  // 172: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	118, // 173: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	176, // 174: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	177, // 175: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	178, // 176: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	179, // 177: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	168, // 174: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	169, // 175: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	170, // 176: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	171, // 177: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
 	119, // 178: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
 	13,  // 179: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	117, // 180: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	157, // 181: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	149, // 181: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
 	10,  // 182: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
 	11,  // 183: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
 	10,  // 184: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	157, // 185: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	164, // 186: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	177, // 187: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	157, // 188: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	181, // 189: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	164, // 190: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	181, // 191: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	157, // 192: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	182, // 193: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	164, // 194: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	181, // 195: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	157, // 196: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 185: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	156, // 186: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	169, // 187: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	149, // 188: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	173, // 189: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	156, // 190: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	173, // 191: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	149, // 192: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	174, // 193: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	156, // 194: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	173, // 195: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	149, // 196: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 197: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	181, // 198: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	173, // 198: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
 	13,  // 199: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	182, // 200: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	174, // 200: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
 	12,  // 201: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	181, // 202: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	173, // 202: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
 	13,  // 203: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	164, // 204: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 205: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	164, // 206: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 207: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 204: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	149, // 205: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 206: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	149, // 207: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 208: nokv.coordinator.v1.ClaimRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	138, // 209: nokv.coordinator.v1.ClaimRegionsResponse.regions:type_name -> nokv.coordinator.v1.ClaimedRegion
 	14,  // 210: nokv.coordinator.v1.ClaimRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 211: nokv.coordinator.v1.ClaimRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	159, // 212: nokv.coordinator.v1.ClaimedRegion.region:type_name -> nokv.root.v1.Region
-	157, // 213: nokv.coordinator.v1.ClaimedRegion.token:type_name -> nokv.root.v1.RootToken
-	160, // 214: nokv.coordinator.v1.ClaimedRegion.error:type_name -> nokv.root.v1.ErrorDetail
+	151, // 212: nokv.coordinator.v1.ClaimedRegion.region:type_name -> nokv.root.v1.Region
+	149, // 213: nokv.coordinator.v1.ClaimedRegion.token:type_name -> nokv.root.v1.RootToken
+	152, // 214: nokv.coordinator.v1.ClaimedRegion.error:type_name -> nokv.root.v1.ErrorDetail
 	140, // 215: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
-	170, // 216: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	155, // 217: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
-	157, // 218: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
+	162, // 216: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	148, // 217: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
+	149, // 218: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
 	142, // 219: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
 	144, // 220: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
 	145, // 221: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
@@ -12866,124 +12267,116 @@ var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	113, // 223: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
 	143, // 224: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
 	111, // 225: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
-	172, // 226: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
-	169, // 227: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
-	157, // 228: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
-	151, // 229: nokv.coordinator.v1.RecordedSegment.frames:type_name -> nokv.coordinator.v1.RecordedFrame
-	152, // 230: nokv.coordinator.v1.RecordedFrame.keyspaces:type_name -> nokv.coordinator.v1.RecordedKeyspace
-	153, // 231: nokv.coordinator.v1.RecordedFrame.members:type_name -> nokv.coordinator.v1.RecordedMember
-	154, // 232: nokv.coordinator.v1.RecordedFrame.regions:type_name -> nokv.coordinator.v1.RecordedRegion
-	170, // 233: nokv.coordinator.v1.RecordedKeyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	156, // 234: nokv.coordinator.v1.RecordedMember.labels:type_name -> nokv.coordinator.v1.RecordedMember.LabelsEntry
-	15,  // 235: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 236: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 237: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 238: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	26,  // 239: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	28,  // 240: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	33,  // 241: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	33,  // 242: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	35,  // 243: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	35,  // 244: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	37,  // 245: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	39,  // 246: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	39,  // 247: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	41,  // 248: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	43,  // 249: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	45,  // 250: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	47,  // 251: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	49,  // 252: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	51,  // 253: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	53,  // 254: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	55,  // 255: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	57,  // 256: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	59,  // 257: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	61,  // 258: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	63,  // 259: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	65,  // 260: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	67,  // 261: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	69,  // 262: nokv.coordinator.v1.Coordinator.PinKeys:input_type -> nokv.coordinator.v1.PinKeysRequest
-	72,  // 263: nokv.coordinator.v1.Coordinator.ResolvePin:input_type -> nokv.coordinator.v1.ResolvePinRequest
-	74,  // 264: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	80,  // 265: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	82,  // 266: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	97,  // 267: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	100, // 268: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	103, // 269: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	105, // 270: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	107, // 271: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	115, // 272: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	120, // 273: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	122, // 274: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	124, // 275: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	126, // 276: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	128, // 277: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	130, // 278: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	132, // 279: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	134, // 280: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	22,  // 281: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
-	24,  // 282: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
-	136, // 283: nokv.coordinator.v1.Coordinator.ClaimRegions:input_type -> nokv.coordinator.v1.ClaimRegionsRequest
-	139, // 284: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
-	146, // 285: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
-	148, // 286: nokv.coordinator.v1.Coordinator.ReadRecording:input_type -> nokv.coordinator.v1.ReadRecordingRequest
-	16,  // 287: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 288: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 289: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 290: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	27,  // 291: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	29,  // 292: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	34,  // 293: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	34,  // 294: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	36,  // 295: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	36,  // 296: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	38,  // 297: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	40,  // 298: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	40,  // 299: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	42,  // 300: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	44,  // 301: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	46,  // 302: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	48,  // 303: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	50,  // 304: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	52,  // 305: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	54,  // 306: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	56,  // 307: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	58,  // 308: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	60,  // 309: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	62,  // 310: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	64,  // 311: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	66,  // 312: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	68,  // 313: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	70,  // 314: nokv.coordinator.v1.Coordinator.PinKeys:output_type -> nokv.coordinator.v1.PinKeysResponse
-	73,  // 315: nokv.coordinator.v1.Coordinator.ResolvePin:output_type -> nokv.coordinator.v1.ResolvePinResponse
-	75,  // 316: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	81,  // 317: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	89,  // 318: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	98,  // 319: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	101, // 320: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	104, // 321: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	106, // 322: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	108, // 323: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	116, // 324: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	121, // 325: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	123, // 326: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	125, // 327: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	127, // 328: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	129, // 329: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	131, // 330: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	133, // 331: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	135, // 332: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	23,  // 333: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
-	25,  // 334: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
-	137, // 335: nokv.coordinator.v1.Coordinator.ClaimRegions:output_type -> nokv.coordinator.v1.ClaimRegionsResponse
-	141, // 336: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
-	147, // 337: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
-	149, // 338: nokv.coordinator.v1.Coordinator.ReadRecording:output_type -> nokv.coordinator.v1.ReadRecordingResponse
-	287, // [287:339] is the sub-list for method output_type
-	235, // [235:287] is the sub-list for method input_type
-	235, // [235:235] is the sub-list for extension type_name
-	235, // [235:235] is the sub-list for extension extendee
-	0,   // [0:235] is the sub-list for field type_name
+	164, // 226: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
+	161, // 227: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
+	149, // 228: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
+	15,  // 229: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 230: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 231: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 232: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	26,  // 233: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	28,  // 234: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	33,  // 235: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	33,  // 236: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	35,  // 237: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	35,  // 238: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	37,  // 239: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	39,  // 240: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	39,  // 241: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	41,  // 242: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	43,  // 243: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	45,  // 244: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	47,  // 245: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	49,  // 246: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	51,  // 247: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	53,  // 248: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	55,  // 249: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	57,  // 250: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	59,  // 251: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	61,  // 252: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	63,  // 253: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	65,  // 254: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	67,  // 255: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	69,  // 256: nokv.coordinator.v1.Coordinator.PinKeys:input_type -> nokv.coordinator.v1.PinKeysRequest
+	72,  // 257: nokv.coordinator.v1.Coordinator.ResolvePin:input_type -> nokv.coordinator.v1.ResolvePinRequest
+	74,  // 258: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	80,  // 259: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	82,  // 260: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	97,  // 261: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	100, // 262: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	103, // 263: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	105, // 264: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	107, // 265: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	115, // 266: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	120, // 267: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	122, // 268: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	124, // 269: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	126, // 270: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	128, // 271: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	130, // 272: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	132, // 273: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	134, // 274: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	22,  // 275: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
+	24,  // 276: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
+	136, // 277: nokv.coordinator.v1.Coordinator.ClaimRegions:input_type -> nokv.coordinator.v1.ClaimRegionsRequest
+	139, // 278: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
+	146, // 279: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
+	16,  // 280: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 281: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 282: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 283: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	27,  // 284: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	29,  // 285: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	34,  // 286: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	34,  // 287: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	36,  // 288: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	36,  // 289: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	38,  // 290: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	40,  // 291: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	40,  // 292: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	42,  // 293: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	44,  // 294: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	46,  // 295: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	48,  // 296: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	50,  // 297: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	52,  // 298: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	54,  // 299: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	56,  // 300: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	58,  // 301: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	60,  // 302: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	62,  // 303: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	64,  // 304: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	66,  // 305: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	68,  // 306: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	70,  // 307: nokv.coordinator.v1.Coordinator.PinKeys:output_type -> nokv.coordinator.v1.PinKeysResponse
+	73,  // 308: nokv.coordinator.v1.Coordinator.ResolvePin:output_type -> nokv.coordinator.v1.ResolvePinResponse
+	75,  // 309: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	81,  // 310: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	89,  // 311: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	98,  // 312: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	101, // 313: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	104, // 314: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	106, // 315: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	108, // 316: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	116, // 317: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	121, // 318: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	123, // 319: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	125, // 320: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	127, // 321: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	129, // 322: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	131, // 323: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	133, // 324: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	135, // 325: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	23,  // 326: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
+	25,  // 327: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
+	137, // 328: nokv.coordinator.v1.Coordinator.ClaimRegions:output_type -> nokv.coordinator.v1.ClaimRegionsResponse
+	141, // 329: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
+	147, // 330: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
+	280, // [280:331] is the sub-list for method output_type
+	229, // [229:280] is the sub-list for method input_type
+	229, // [229:229] is the sub-list for extension type_name
+	229, // [229:229] is the sub-list for extension extendee
+	0,   // [0:229] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -13003,7 +12396,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   145,
+			NumMessages:   137,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -72,7 +72,6 @@ const (
 	Coordinator_ClaimRegions_FullMethodName      = "/nokv.coordinator.v1.Coordinator/ClaimRegions"
 	Coordinator_Plan_FullMethodName              = "/nokv.coordinator.v1.Coordinator/Plan"
 	Coordinator_ApplyPlan_FullMethodName         = "/nokv.coordinator.v1.Coordinator/ApplyPlan"
-	Coordinator_ReadRecording_FullMethodName     = "/nokv.coordinator.v1.Coordinator/ReadRecording"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -217,9 +216,6 @@ type CoordinatorClient interface {
 	// in, while every region of it is as it was and every member may take what it is to get.
 	// Asked for again it answers as it did.
 	ApplyPlan(ctx context.Context, in *ApplyPlanRequest, opts ...grpc.CallOption) (*ApplyPlanResponse, error)
-	// ReadRecording reads, piece by piece, what the planner of this coordinator saw lately,
-	// while it held the Tenure. Only the holder answers.
-	ReadRecording(ctx context.Context, in *ReadRecordingRequest, opts ...grpc.CallOption) (*ReadRecordingResponse, error)
 }
 
 type coordinatorClient struct {
@@ -764,16 +760,6 @@ func (c *coordinatorClient) ApplyPlan(ctx context.Context, in *ApplyPlanRequest,
 	return out, nil
 }
 
-func (c *coordinatorClient) ReadRecording(ctx context.Context, in *ReadRecordingRequest, opts ...grpc.CallOption) (*ReadRecordingResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReadRecordingResponse)
-	err := c.cc.Invoke(ctx, Coordinator_ReadRecording_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -916,9 +902,6 @@ type CoordinatorServer interface {
 	// in, while every region of it is as it was and every member may take what it is to get.
 	// Asked for again it answers as it did.
 	ApplyPlan(context.Context, *ApplyPlanRequest) (*ApplyPlanResponse, error)
-	// ReadRecording reads, piece by piece, what the planner of this coordinator saw lately,
-	// while it held the Tenure. Only the holder answers.
-	ReadRecording(context.Context, *ReadRecordingRequest) (*ReadRecordingResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -1081,9 +1064,6 @@ func (UnimplementedCoordinatorServer) Plan(context.Context, *PlanRequest) (*Plan
 }
 func (UnimplementedCoordinatorServer) ApplyPlan(context.Context, *ApplyPlanRequest) (*ApplyPlanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ApplyPlan not implemented")
-}
-func (UnimplementedCoordinatorServer) ReadRecording(context.Context, *ReadRecordingRequest) (*ReadRecordingResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ReadRecording not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -1962,24 +1942,6 @@ func _Coordinator_ApplyPlan_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Coordinator_ReadRecording_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReadRecordingRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(CoordinatorServer).ReadRecording(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Coordinator_ReadRecording_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CoordinatorServer).ReadRecording(ctx, req.(*ReadRecordingRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -2166,10 +2128,6 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ApplyPlan",
 			Handler:    _Coordinator_ApplyPlan_Handler,
-		},
-		{
-			MethodName: "ReadRecording",
-			Handler:    _Coordinator_ReadRecording_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
