@@ -163,6 +163,9 @@ type Core struct {
 
 	// ttl is what the next claim asks for, mostTTL what the cluster allows; 0: not known.
 	ttl, mostTTL time.Duration
+	// takenAt is when an era of takenTTL was taken from this process; 0: none was.
+	takenAt  clock.Instant
+	takenTTL time.Duration
 
 	standby standby
 	holding holding
@@ -257,6 +260,7 @@ func (c *Core) learn(t *rootv1.Tenure, now clock.Instant) {
 		}
 	}
 	if t.Era > c.tenure.GetEra() {
+		c.outpaced(t, now)
 		c.tenureAt, c.ttl = now, c.grownAs(t)
 		c.count.EraTransitions.Add(1)
 	}
@@ -388,13 +392,13 @@ func (c *Core) backoff(failures int) time.Duration {
 	return d/2 + time.Duration(c.rng.Int64N(int64(d)))
 }
 
-func (c *Core) claimMessage() *rootv1.TenureClaimed {
+func (c *Core) claimMessage(now clock.Instant) *rootv1.TenureClaimed {
 	return &rootv1.TenureClaimed{
 		HolderId:          c.s.ID,
 		HolderIncarnation: c.s.Incarnation,
 		HolderAddress:     c.s.Address,
 		ExpectedEra:       c.tenure.GetEra(),
-		TtlMillis:         uint64(c.ttl.Milliseconds()),
+		TtlMillis:         uint64(c.claimTTL(now).Milliseconds()),
 		LeastTtlMillis:    uint64(c.s.TTL.Milliseconds()),
 		Mandates:          slices.Clone(c.s.Mandates),
 		UnlessConfirmed:   !c.standby.suspect && !c.tenure.GetRetired() && c.tenure.GetHolderId() != c.s.ID,

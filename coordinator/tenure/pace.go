@@ -10,11 +10,13 @@ import (
 // A ttl that is short for the machine makes authority change hands though nobody has
 // failed: confirmations come late, the era lapses, and a standby finds it expired. How
 // late they come is known to the holder alone, so it is the holder that asks for another
-// ttl. It gives the era up and claims over it: the root leader need not wait for a process
+// ttl, before the era lapses if it can: confirmations that take half the ttl are a warning.
+// It gives the era up and claims over it: the root leader need not wait for a process
 // that has stopped serving by itself, and the next era, of the same holder, has the ttl
-// that the claim says. Who takes over later keeps the multiple of its own setting.
+// that the claim says. A holder that lives and whose era was taken learns the same from that,
+// and says so in its next claim. Who takes over later keeps the multiple of its own setting.
 const (
-	// lateWithin is the time in which a second late confirmation makes the ttl grow. One
+	// lateWithin is the time in which a second slow confirmation makes the ttl grow. One
 	// alone is an election of the root, or a process that stood still.
 	lateWithin = 10 * time.Second
 	// ttlStep is by how much the ttl grows, and shrinks.
@@ -26,23 +28,27 @@ const (
 
 // pace is how confirmations came in the era held.
 type pace struct {
-	// lateAt is when one came last behind the end of the one before it; 0: none did.
-	lateAt clock.Instant
+	// slowAt is when one came last that took half the ttl, or behind the end of the one before it; 0:
+	// none did.
+	slowAt clock.Instant
 	// slowest took longest from its sending to its answer, of those since.
 	slowest time.Duration
 	since   clock.Instant
 }
 
 // paced notes that a confirmation came, and whether the one before it had run out by then.
-// Two that were under way together are late together, and count once.
+// Two that were under way together are slow together, and count once; the one that is sent when they
+// come is late because of them.
 func (c *Core) paced(f flight, late bool, now clock.Instant) {
 	p := &c.holding.pace
-	p.slowest = max(p.slowest, now.Sub(f.sentAt))
-	if !late || f.sentAt < p.lateAt {
+	took := now.Sub(f.sentAt)
+	p.slowest = max(p.slowest, took)
+	slow := took >= c.holding.ttl/2
+	if !late && !slow || f.sentAt < p.slowAt || !slow && f.sentAt == p.slowAt {
 		return
 	}
-	again := p.lateAt != 0 && now.Sub(p.lateAt) <= lateWithin
-	*p = pace{lateAt: now, since: now}
+	again := p.slowAt != 0 && now.Sub(p.slowAt) <= lateWithin
+	*p = pace{slowAt: now, since: now}
 	if again {
 		c.claimAgain(c.holding.ttl*ttlStep, now)
 	}
@@ -89,6 +95,22 @@ func (c *Core) bounded(ttl time.Duration) time.Duration {
 		return 0
 	}
 	return max(min(ttl, most), c.s.TTL).Truncate(time.Millisecond)
+}
+
+// claimTTL is what a claim asks for now.
+func (c *Core) claimTTL(now clock.Instant) time.Duration {
+	if c.takenAt != 0 && now.Sub(c.takenAt) < calmFor {
+		return max(c.ttl, c.bounded(c.takenTTL*ttlStep))
+	}
+	return c.ttl
+}
+
+// outpaced notes that the era of the newest Tenure known, which was this process's, was taken by
+// another coordinator though this process lives and nobody asked the era to end.
+func (c *Core) outpaced(next *rootv1.Tenure, now clock.Instant) {
+	if t := c.tenure; c.mine(t) && !t.GetRetired() && t.GetEnd() == nil && next.GetHolderId() != c.s.ID {
+		c.takenAt, c.takenTTL = now, ttlOf(t)
+	}
 }
 
 // grownAs is this coordinator's setting, grown as the ttl of a Tenure has.

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/clock"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 const ms = time.Millisecond
@@ -104,6 +106,71 @@ func TestTTLStaysBehindOnePause(t *testing.T) {
 		}
 		if s.core.Era() != 1 {
 			t.Errorf("%s: the ttl changed", name)
+		}
+	}
+}
+
+// Confirmations that take half the ttl make it grow before the era lapses.
+func TestTTLGrowsBeforeTheEraLapses(t *testing.T) {
+	s := paced(t, nil)
+	type sent struct {
+		seq uint64
+		at  clock.Instant
+	}
+	var open []sent
+	busy := func(d, took time.Duration) {
+		for end := s.now.Add(d); s.now < end && s.core.Era() != 0; s.used(10 * ms) {
+			for _, a := range s.core.Actions() {
+				open = append(open, sent{a.Seq, s.now})
+			}
+			for len(open) > 0 && s.now.Sub(open[0].at) >= took && s.core.Era() != 0 {
+				s.confirm(open[0].seq)
+				open = open[1:]
+			}
+		}
+	}
+	busy(time.Minute, 100*ms)
+	if s.core.Era() != 1 {
+		t.Fatal("the ttl grew by confirmations that take less than half of it")
+	}
+	busy(10*time.Second, 160*ms)
+	if n := s.count.Lapses.Load(); s.core.Era() != 0 || n != 0 {
+		t.Fatalf("era %d, %d lapses", s.core.Era(), n)
+	}
+	if c := s.claimed(); c.TtlMillis != 1200 {
+		t.Errorf("a claim of %d ms, want 1,200", c.TtlMillis)
+	}
+}
+
+// A process whose era was taken while it lived asks for a longer ttl when it claims again, for ten
+// minutes; one whose era was asked to end, or that gave it up, does not.
+func TestTTLGrowsByErasThatWereTaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		ended func(*rootv1.Tenure)
+		after time.Duration
+		want  uint64
+	}{
+		"it lapsed":          {func(*rootv1.Tenure) {}, time.Minute, 1200},
+		"it lapsed long ago": {func(*rootv1.Tenure) {}, 11 * time.Minute, 300},
+		"it was given up":    {func(t *rootv1.Tenure) { t.Retired = true }, time.Minute, 300},
+		"it was to end":      {func(t *rootv1.Tenure) { t.End = &rootv1.TenureEnd{} }, time.Minute, 300},
+	} {
+		s := paced(t, nil)
+		mine := proto.CloneOf(s.core.Tenure())
+		c.ended(mine)
+		s.view(mine)
+		other := tenureOf(2, "c2", 22, 300*ms)
+		other.LeastTtlMillis = 300
+		s.after(time.Second).view(other)
+		for _, a := range s.core.Actions() {
+			if a.Kind == tenure.Claim { // made behind the end of its own era, too late
+				s.core.OnClaimed(refusedClaim(rootv1.Reason_REASON_ERA_STALE, 2, 0), nil, s.now)
+			}
+		}
+		s.core.Actions()
+		s.after(c.after)
+		if got := s.claimed(); got.TtlMillis != c.want {
+			t.Errorf("%s: a claim of %d ms, want %d", name, got.TtlMillis, c.want)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func (c *Core) maybeClaim(now clock.Instant) {
 	}
 	c.standby.claiming = true
 	c.count.Claims.Add(1)
-	c.emit(Action{Kind: Claim, Claim: c.claimMessage()})
+	c.emit(Action{Kind: Claim, Claim: c.claimMessage(now)})
 }
 
 // OnClaimed tells the answer to the open claim. err means that the outcome is

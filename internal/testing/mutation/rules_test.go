@@ -175,6 +175,16 @@ var authority = []mutation{
 	},
 
 	{
+		7, "slow confirmations teach nothing before the era lapses", "coordinator/tenure/pace.go",
+		"slow := took >= c.holding.ttl/2", "slow := took < 0",
+		[]string{tenure},
+	},
+	{
+		7, "an era that was taken teaches its holder nothing", "coordinator/tenure/pace.go",
+		"c.takenAt, c.takenTTL = now, ttlOf(t)", "c.takenAt, c.takenTTL = 0, 0",
+		[]string{tenure},
+	},
+	{
 		7, "the holder's own ttl counts, not the record's", "coordinator/tenure/holding.go",
 		"ttl: ttlOf(t), wanted: 1", "ttl: c.s.TTL, wanted: 1",
 		[]string{tenure},
