@@ -12,9 +12,11 @@ import (
 type class uint8
 
 const (
-	// classServing: a region is not served, or not let go of, without the call.
-	classServing class = iota
-	// classAgain: as classServing, of regions for which such a call has failed.
+	// classGiving: a region is not let go of without the call, and another member waits for it.
+	classGiving class = iota
+	// classServing: a region is not served without the call.
+	classServing
+	// classAgain: as those two, of regions for which such a call has failed.
 	classAgain
 	// classPreparing: another member serves the region meanwhile.
 	classPreparing
@@ -23,9 +25,12 @@ const (
 	classes
 )
 
-// share is the part of the workers that calls of one class may have, but for the first,
-// which may have all of them: a quarter. So the first always finds some that come free.
-const share = 4
+// share is the part of the workers that calls of one class may have, but for the first two: a quarter.
+// The first may have all of them, the second all but one of spare: so each finds some that come free.
+const (
+	share = 4
+	spare = 8
+)
 
 // reserve bounds what regions of one keyspace may have where there are others: three times
 // what it leaves free.
@@ -38,8 +43,11 @@ func classOf(kind CallKind, tries int) class {
 	case Checkpoint, Idle, TransferLeader:
 		return classServed
 	}
-	if tries > 0 {
+	switch {
+	case tries > 0:
 		return classAgain
+	case kind == Release, kind == Evict:
+		return classGiving
 	}
 	return classServing
 }
@@ -128,10 +136,12 @@ func (q *queue) room(of class, workers int) bool {
 	switch free := workers - q.running; {
 	case workers == 0:
 		return true
-	case of == classServing:
+	case of == classGiving:
 		return free > 0
+	case of == classServing:
+		return free > workers/spare
 	default:
-		return q.byClass[of] < max(workers/share, 1) && (free > 1 || workers == 1 && free > 0)
+		return q.byClass[of] < max(workers/share, 1) && (free > workers/spare+1 || workers == 1 && free > 0)
 	}
 }
 

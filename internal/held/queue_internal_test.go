@@ -7,7 +7,8 @@ import "testing"
 func TestEachKindOfCallHasItsShare(t *testing.T) {
 	const workers = 8
 	for kind, most := range map[CallKind]int{
-		Acquire: workers, Release: workers, Evict: workers, Merge: workers,
+		Release: workers, Evict: workers,
+		Acquire: workers - workers/spare, Merge: workers - workers/spare,
 		Prepare: workers / share, Abandon: workers / share,
 		Checkpoint: workers / share, Idle: workers / share, TransferLeader: workers / share,
 	} {
@@ -23,10 +24,17 @@ func TestEachKindOfCallHasItsShare(t *testing.T) {
 		if got := len(c.Calls(1000, 1)); got != most {
 			t.Errorf("%v: %d of %d workers, want %d", kind, got, workers, most)
 		}
-		for _, urgent := range []CallKind{Evict, Release, Acquire} {
+		busy := most
+		for _, urgent := range []CallKind{Acquire, Evict, Release} {
 			add(urgent, 1)
 			calls := c.Calls(1000, 1)
-			if want := min(workers-most, 1); len(calls) != want || want > 0 && calls[0].Kind != urgent {
+			left := workers - busy
+			if urgent == Acquire {
+				left -= workers / spare
+			}
+			want := max(min(left, 1), 0)
+			busy += want
+			if len(calls) != want || want > 0 && calls[0].Kind != urgent {
 				t.Errorf("behind calls of kind %v, %d of kind %v are made, want %d", kind, len(calls), urgent, want)
 			}
 		}
