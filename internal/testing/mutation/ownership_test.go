@@ -66,6 +66,11 @@ var ownership = []mutation{
 		[]string{state, fences},
 	},
 	{
+		19, "a merge forgets how far the right region got", "meta/root/state/publish.go",
+		"if right == nil || !k.carried() ||", "if true || !k.carried() ||",
+		[]string{state},
+	},
+	{
 		19, "behind a restore an owner is below one of the lost tail", "meta/root/state/removed.go",
 		"\te = s.raise(k, e)\n\te.ConfVersion++\n", "\te.ConfVersion = s.raise(k, e).ConfVersion + 1\n",
 		[]string{state, fences},

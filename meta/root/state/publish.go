@@ -164,6 +164,9 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 		return verdict{reject: d}
 	}
 	if want.Frontier == "" {
+		if d := oneFrontier(k, old, taken); d != nil {
+			return verdict{reject: d}
+		}
 		want.Frontier = old.Frontier
 	}
 	want.Start, want.End, want.Former = at.start, at.end, t.takenFrom(k, old, want)
@@ -182,6 +185,14 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	t.putRegion(old, want)
 	r.Region = want
 	return applied
+}
+
+// oneFrontier refuses to make one region of two of which nobody says how far both got.
+func oneFrontier(k *keyspace, left, right *Region) *rootv1.ErrorDetail {
+	if right == nil || !k.carried() || left.Frontier == right.Frontier {
+		return nil
+	}
+	return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "regions %d and %d have different frontiers, and nobody says how far both got: merge them once they have an owner, which does", left.ID, right.ID)
 }
 
 // mayLose refuses a descriptor that takes an exclusive region from an owner who acts for it:

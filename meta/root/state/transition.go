@@ -279,8 +279,10 @@ func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition, e *ro
 			return d
 		}
 		right := t.Region(RegionID(p.GetRightRegionId()))
-		if k.carried() && !e.GetSetFrontier() && region.Frontier != right.Frontier {
-			return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "regions %d and %d have different frontiers, and nobody says how far both got: merge them once they have an owner, which does", region.ID, right.ID)
+		if !e.GetSetFrontier() {
+			if d := oneFrontier(k, region, right); d != nil {
+				return d
+			}
 		}
 		t.merge(k, region, right, e)
 	case kindMove:
