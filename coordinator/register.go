@@ -107,12 +107,9 @@ type rival struct {
 
 // lives says whether the registered process answers. One that does not within
 // rivalWithin, or whose machine refuses, has ended or is as good as that; should it wake,
-// it finds itself superseded. A process started again where it was is not asked: it has
-// the port.
+// it finds itself superseded. Where this process is reached at that address, it answers itself: what was
+// registered there has ended.
 func (r rival) lives(ctx context.Context, cfg *Config, known *rootv1.Coordinator) bool {
-	if known.GetAddress() == cfg.Advertise {
-		return false
-	}
 	ctx, cancel := context.WithTimeout(ctx, rivalWithin)
 	defer cancel()
 	for ctx.Err() == nil {

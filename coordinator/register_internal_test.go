@@ -54,12 +54,13 @@ func TestRivals(t *testing.T) {
 		lives   bool
 		took    time.Duration
 	}{
-		"it answers":                 {"b:1", answer("c1", 7), false, true, 0},
-		"this process is there":      {"b:1", answer("c1", 9), false, false, 0},
-		"another coordinator":        {"b:1", answer("c2", 7), false, false, 0},
-		"it listens no more":         {"b:1", func() (*coordinatorv1.StatusResponse, error) { return nil, mute }, true, false, 0},
-		"its machine is gone":        {"b:1", func() (*coordinatorv1.StatusResponse, error) { return nil, mute }, false, false, rivalWithin},
-		"started again where it was": {"a:1", answer("c1", 7), false, false, 0},
+		"it answers":                  {"b:1", answer("c1", 7), false, true, 0},
+		"this process is there":       {"b:1", answer("c1", 9), false, false, 0},
+		"another coordinator":         {"b:1", answer("c2", 7), false, false, 0},
+		"it listens no more":          {"b:1", func() (*coordinatorv1.StatusResponse, error) { return nil, mute }, true, false, 0},
+		"its machine is gone":         {"b:1", func() (*coordinatorv1.StatusResponse, error) { return nil, mute }, false, false, rivalWithin},
+		"started again where it was":  {"a:1", answer("c1", 9), false, false, 0},
+		"both are behind one address": {"a:1", answer("c1", 7), false, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

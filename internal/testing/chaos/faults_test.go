@@ -114,8 +114,8 @@ func beginPauseBoth(r *run, _ fault) *active {
 	return r.pauseNow(r.both("leader", "holder")...)
 }
 
-// beginTwin starts a second process with a coordinator's id: the first one ends
-// and says why, the second one serves until it is killed.
+// beginTwin starts a second process with a coordinator's id: it ends and says why, and the first one
+// goes on.
 func beginTwin(r *run, f fault) *active {
 	m := r.c.find(f.target)
 	first := r.c.Process(m)
@@ -132,18 +132,13 @@ func beginTwin(r *run, f fault) *active {
 		}
 	}
 	twin := proctest.Start(r.t, r.c.Options("twin-of-"+place(m), args...))
-	code := first.Wait(patience)
-	r.c.left(m)
-	return &active{victims: []int{m}, end: func() {
-		alive := twin.Running()
-		twin.Kill()
-		if !alive {
-			r.t.Errorf("the second process of %s ended too:\n%s", place(m), twin.Tail())
+	code := twin.Wait(patience)
+	return &active{end: func() {}, fired: func() error {
+		if code != 1 || !strings.Contains(twin.Log(), "another coordinator process runs under this id") {
+			r.t.Errorf("the second process of %s: exit status %d:\n%s", place(m), code, twin.Tail())
 		}
-		r.c.start(m, nil)
-	}, fired: func() error {
-		if code != 1 || !strings.Contains(first.Log(), "a newer coordinator process runs under this id") {
-			r.t.Errorf("the first process of %s: exit status %d:\n%s", place(m), code, first.Tail())
+		if !first.Running() {
+			r.t.Errorf("the first process of %s ended too:\n%s", place(m), first.Tail())
 		}
 		return nil
 	}}

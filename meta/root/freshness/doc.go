@@ -59,9 +59,9 @@
 //     start or heard of it from another.
 //   - A copy made since the newest start: by each peer that knows a promise behind it.
 //     The leader that counted an acknowledgement knows it, others a tenth of a second
-//     later. So one peer put back, and the leader of that moment away for good, and
-//     the third away too since before the copy was made, is not found: nobody who is left
-//     ever heard of it.
+//     later. So one peer put back, and the leader of that moment away, and the third
+//     away too since before the copy was made, is not found: nobody who is there
+//     ever heard of it. The leader, when it comes back, refuses the copy.
 //   - A clone beside the original: by each peer that the original is connected to.
 //   - All peers put back together, or a majority of them: not by the majority. Peers of
 //     copies from different moments refuse each other. That is a restore, and
