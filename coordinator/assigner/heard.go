@@ -231,16 +231,17 @@ func (a *Raw) attend() {
 	}
 }
 
-// lookForUnserved takes what members have said that they get ready for, with the Tenure and
-// without, and says when it is due again: there is nothing to look at while nobody gets ready for
-// anything.
+// lookForUnserved takes what members have said that they get ready for, or let go, with the Tenure and
+// without, and says when it is due again: there is nothing to look at while nobody does either.
 func (a *Raw) lookForUnserved(now clock.Instant) clock.Instant {
 	if due, begins := a.beginLook(now); !begins {
 		return due
 	}
 	var all []placement.Getting
 	a.cfg.Soft.Unserved(func(id state.RegionID, incarnation uint64, since clock.Instant, said *catalog.OwnReport) {
-		all = append(all, placement.Getting{Region: id, Incarnation: incarnation, Since: since, Failed: failed(said)})
+		all = append(all, placement.Getting{
+			Region: id, Incarnation: incarnation, Since: since, Failed: failed(said), Releases: said.Phase == coordinatorv1.RegionPhase_REGION_PHASE_RELEASING,
+		})
 	})
 	return a.endLook(all, now)
 }

@@ -1,8 +1,6 @@
 package assigner
 
 import (
-	"time"
-
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/coordinator/placement/balance"
 	"github.com/nokv/nokv/coordinator/placement/load"
@@ -113,9 +111,6 @@ func (s *survey) read(id state.KeyspaceID) {
 	}
 }
 
-// drainSettle is how long newcomers are let be where nothing is set, while others drain.
-const drainSettle = 10 * time.Second
-
 // byDefault is how a keyspace is evened out for who asks for it, that never is by itself.
 var byDefault = &rootv1.Rebalance{MeanPermille: 1200}
 
@@ -133,7 +128,7 @@ func (s *survey) decide(ids []state.KeyspaceID) {
 			settings = state.MergeSettings(settings, &rootv1.KeyspaceSettings{Policy: &rootv1.Policy{Rebalance: byDefault}})
 		}
 		s.policies[id] = placement.PolicyOf(settings)
-		s.settled = max(s.settled, s.policies[id].Settle, drainSettle)
+		s.settled = max(s.settled, s.policies[id].Settle, placement.DrainSettle)
 		if weighs(k) && !weighed[id] {
 			s.read(id)
 		}

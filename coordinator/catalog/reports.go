@@ -161,11 +161,13 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 	shard.own[key] = kept
 	shard.dropEarly(key)
 	turned = !known || old.phase != kept.phase || old.epoch != kept.epoch
-	switch {
-	case report.Phase != coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING && report.Phase != coordinatorv1.RegionPhase_REGION_PHASE_PREPARING:
+	switch report.Phase {
+	case coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING, coordinatorv1.RegionPhase_REGION_PHASE_PREPARING, coordinatorv1.RegionPhase_REGION_PHASE_RELEASING:
+		if turned {
+			shard.unserved[key] = now
+		}
+	default:
 		delete(shard.unserved, key)
-	case turned:
-		shard.unserved[key] = now
 	}
 	if report.Leader || shard.last[r.ID].Member == state.MemberID(m.GetId()) {
 		shard.last[r.ID] = RegionReport{
@@ -309,9 +311,9 @@ func (h *regionShard) eachEarly(incarnation uint64, fn func(state.RegionID, *Own
 	}
 }
 
-// Unserved calls fn for regions of which somebody's last word is that it gets ready for them: to
-// serve them, or to take them over. It says since when, and why not, in the words of the
-// application, if what it tried last has failed.
+// Unserved calls fn for regions of which somebody's last word is that it gets ready for them, to
+// serve them or to take them over, or that it lets them go. It says since when, and why not, in the
+// words of the application, if what it tried last has failed.
 func (s *Soft) Unserved(fn func(id state.RegionID, incarnation uint64, since clock.Instant, report *OwnReport)) {
 	for i := range softShards {
 		s.regions[i].eachUnserved(fn)

@@ -51,8 +51,8 @@ type regionShard struct {
 	last     map[state.RegionID]RegionReport
 	own      map[reportKey]keptReport
 	ownBytes int
-	// unserved is since when who said it says that it gets ready, of regions of which that is the
-	// last word.
+	// unserved is since when who said it says that it gets ready, or lets go, of regions of which that is
+	// the last word.
 	unserved map[reportKey]clock.Instant
 	// early are last words that are ahead of the view, of earlyBytes.
 	early      map[reportKey]earlyReport

@@ -267,7 +267,8 @@ const (
 	CoolingDown
 	Joined
 	Recovered
-	// NotServed: its owner gets ready to serve it, for longer than that should take, or fails to.
+	// NotServed: its owner gets ready to serve it, for longer than that should take, or fails to; or
+	// its Release has not returned, though nothing asks for it any more.
 	NotServed
 )
 

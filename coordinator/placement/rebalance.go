@@ -342,11 +342,14 @@ func (p *planner) carryOut(k *settings, s *balance.Step) {
 	p.do(r, o)
 }
 
+// DrainSettle is how long a member that joined is let be where nothing is set, while others drain.
+const DrainSettle = 10 * time.Second
+
 // settle is how long a member that joined is let be: after a drain, for a little while,
 // because the next one drains soon.
 func (p *planner) settle(k *settings) time.Duration {
 	if k.policy.Settle == 0 && p.Drained != 0 && p.Now.Sub(p.Drained) < 10*time.Minute {
-		return 10 * time.Second
+		return DrainSettle
 	}
 	return k.policy.Settle
 }

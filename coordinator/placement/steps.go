@@ -13,6 +13,7 @@ import (
 
 const (
 	acquiring = coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING
+	releasing = coordinatorv1.RegionPhase_REGION_PHASE_RELEASING
 	preparing = coordinatorv1.RegionPhase_REGION_PHASE_PREPARING
 	serving   = coordinatorv1.RegionPhase_REGION_PHASE_SERVING
 	ready     = coordinatorv1.RegionPhase_REGION_PHASE_READY

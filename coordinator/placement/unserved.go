@@ -35,13 +35,14 @@ const (
 )
 
 // Getting is a region of which an incarnation's last word is that it gets ready for it, to serve
-// it or to take it over, since a moment. Failed: what it tried last has failed, and it tries nothing
-// now.
+// it or to take it over, or that it lets it go, since a moment. Failed: what it tried last has failed,
+// and it tries nothing now.
 type Getting struct {
 	Region      state.RegionID
 	Incarnation uint64
 	Since       clock.Instant
 	Failed      bool
+	Releases    bool
 }
 
 // Unserved is what is known of regions that their owners do not serve, and of members that fail
@@ -156,17 +157,19 @@ func (x *Unserved) Look(st *state.State, all []Getting, serves func(*state.Regio
 }
 
 // get notes what is got ready for. Who is to take a region over may fail to because its owner does
-// not serve it, from whom it would have to fetch it: that says nothing.
+// not serve it, from whom it would have to fetch it: that says nothing. While a move is under way its
+// deadline bounds what is let go; behind it the region is served by nobody until the call returns.
 func (x *Unserved) get(st *state.State, r *state.Region, g Getting, now clock.Instant) {
+	t := st.PendingTransition(r.ID)
 	for _, o := range r.Owners {
 		if o.Incarnation == g.Incarnation {
-			if now.Sub(g.Since) >= UnservedAfter {
-				x.owned[r.ID] = append(x.owned[r.ID], getting{o, g.Since, g.Failed})
+			if now.Sub(g.Since) >= UnservedAfter && (!g.Releases || t == nil) {
+				x.owned[r.ID] = append(x.owned[r.ID], getting{o, g.Since, g.Failed && !g.Releases})
 			}
 			return
 		}
 	}
-	t, at := st.PendingTransition(r.ID), seat{g.Incarnation, r.Keyspace}
+	at := seat{g.Incarnation, r.Keyspace}
 	if g.Failed && t.GetOwner().GetIncarnation() == g.Incarnation && t.GetCause() != rootv1.OperationReason_OPERATION_REASON_NOT_SERVED {
 		f := x.faults[at]
 		f.restsUntil = max(f.restsUntil, now.Add(prepareRest))
@@ -364,10 +367,14 @@ func (p *planner) unserved(k *settings, r *state.Region, o state.Owner) {
 		return
 	}
 	said, known := p.Observed.Report(r.ID, o)
-	if !known || said.Incarnation != o.Incarnation || said.Phase != acquiring || said.Epoch != r.Epoch {
+	if !known || said.Incarnation != o.Incarnation || said.Phase != acquiring && said.Phase != releasing || said.Epoch != r.Epoch {
 		return
 	}
 	f := Refusal{Region: r.ID, Keyspace: r.Keyspace, Member: o.Member, Why: NotServed, At: p.Now.Add(UnservedLook)}
+	if said.Phase == releasing { // no other may act for it while the call has not returned
+		p.refuse(f)
+		return
+	}
 	goes := max(g.since.Add(max(k.prepareMax, leastReady)), p.Attempts.RestsUntil(r))
 	if said.Failed && k.prepareMax > 0 && p.targetsOf(k).fit {
 		if goes = max(goes, p.Unserved.leavesAt(r, o, p.Now)); goes > p.Now {

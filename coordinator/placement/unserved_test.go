@@ -7,12 +7,16 @@ import (
 
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/coordinator/placement/balance"
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-const acquiring = coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING
+const (
+	acquiring = coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING
+	releasing = coordinatorv1.RegionPhase_REGION_PHASE_RELEASING
+)
 
 // served is a cluster whose members serve what they get, but for some that fail to acquire it.
 type served struct {
@@ -20,8 +24,11 @@ type served struct {
 	ks state.KeyspaceID
 	// fails says which members cannot acquire a region; slow are those that do not come to an end.
 	fails, slow func(id string, region state.RegionID) bool
-	said        map[spot]placement.Getting
-	last        placement.Plan
+	// hung is a region whose Release does not return; 0: none.
+	hung      state.RegionID
+	hungSince clock.Instant
+	said      map[spot]placement.Getting
+	last      placement.Plan
 }
 
 func newServed(t *testing.T, members ...string) *served {
@@ -47,6 +54,11 @@ func (s *served) pass(d time.Duration) {
 				return true
 			}
 			id := string(r.Owners[0].Member)
+			if r.ID == s.hung {
+				s.tell(r.ID, id, releasing)
+				all = append(all, placement.Getting{Region: r.ID, Incarnation: r.Owners[0].Incarnation, Since: s.hungSince, Failed: true, Releases: true})
+				return true
+			}
 			at, is := spot{r.ID, r.Owners[0].Member}, s.fails(id, r.ID)
 			if !is && !s.slow(id, r.ID) {
 				delete(s.said, at)
@@ -181,6 +193,28 @@ func TestRule11SlowAcquireIsShownOnly(t *testing.T) {
 	one.pass(5 * time.Minute)
 	if one.wantCounts([]int{12}, "m1"); len(one.last.Refusals) != 12 || one.last.Refusals[0].Why != placement.NotServed {
 		t.Errorf("%+v", one.last.Refusals)
+	}
+}
+
+// A region whose Release does not return, though no move asks for it any more, is shown as not served,
+// stays where it is, and counts against nobody: no other may act for it.
+func TestRule11AReleaseThatDoesNotReturnIsShown(t *testing.T) {
+	s := newServed(t, "m1", "m2")
+	s.settle()
+	r := s.regionsOf("m1")[0]
+	s.hung, s.hungSince = r.ID, s.now
+	s.pass(4 * time.Second)
+	if len(s.last.Refusals) != 0 {
+		t.Errorf("behind 4 s: %+v", s.last.Refusals)
+	}
+	s.pass(10 * time.Minute)
+	if s.wantCounts([]int{6, 6}, "m1", "m2"); s.unfit("m1") || len(s.last.Refusals) != 1 || s.last.Refusals[0].Why != placement.NotServed || s.last.Refusals[0].Region != r.ID {
+		t.Errorf("unfit %v, %+v", s.unfit("m1"), s.last.Refusals)
+	}
+	s.hung = 0
+	s.pass(2 * time.Second)
+	if len(s.last.Refusals) != 0 {
+		t.Errorf("served again: %+v", s.last.Refusals)
 	}
 }
 

@@ -363,6 +363,11 @@ var planner = []mutation{
 		[]string{plans},
 	},
 	{
+		33, "a Release that does not return counts against its member", "coordinator/placement/unserved.go",
+		"g.Failed && !g.Releases}", "g.Failed}",
+		[]string{plans},
+	},
+	{
 		33, "the only owner that serves is taken off", "coordinator/placement/drain.go",
 		"others = func(o state.Owner) bool { return o != from && p.serves(r, o) }", "others = p.stays",
 		[]string{plans},
