@@ -197,10 +197,13 @@ func (c *Client) checkEra(era uint64) error {
 
 // checkCluster pins the first cluster that answers and refuses others.
 func (c *Client) checkCluster(e *endpoint, id uint64) error {
-	if id == 0 || c.cluster.Load() == id || c.cluster.CompareAndSwap(0, id) {
+	meant := c.cluster.Load()
+	if id == 0 || meant == id || meant == 0 && c.cluster.CompareAndSwap(0, id) {
 		return nil
 	}
-	meant := c.cluster.Load()
+	if meant = c.cluster.Load(); meant == id { // another answer was first
+		return nil
+	}
 	return refused(&rootv1.ErrorDetail{
 		Reason: rootv1.Reason_REASON_CLUSTER_MISMATCH, ClusterId: id,
 		Message: fmt.Sprintf("%s serves cluster %s, and this client is for %s", e.address, clusterid.String(id), clusterid.String(meant)),
