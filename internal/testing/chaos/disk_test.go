@@ -241,9 +241,10 @@ func beginBitFlip(r *run, f fault) *active {
 	a := r.killNow(m)
 	path, raw, frames := r.segment(m)
 	must := []span{{0, useAt + 8}} // the segment's header
+	number := func(i int) []byte { return raw[frames[i].begin+numberAt:][:8] }
 	for i, f := range frames[:len(frames)-1] {
-		// The last frame may be torn; one that a start wrote again has a copy that counts.
-		if again := frames[i+1].begin + numberAt; !bytes.Equal(raw[f.begin+numberAt:f.begin+numberAt+8], raw[again:again+8]) {
+		// The last frame may be torn; of one that a start wrote again either copy counts.
+		if !bytes.Equal(number(i), number(i+1)) && (i == 0 || !bytes.Equal(number(i), number(i-1))) {
 			must = append(must, f)
 		}
 	}
