@@ -104,7 +104,7 @@ var promises = []mutation{
 	},
 	{
 		12, "a client believes another cluster", "coordinator/client/call.go",
-		"if id == 0 || c.cluster.Load() == id || c.cluster.CompareAndSwap(0, id) {", "if c.cluster.CompareAndSwap(0, id) || true {",
+		"if meant = c.cluster.Load(); meant == id {", "if meant = c.cluster.Load(); meant != 0 {",
 		[]string{client},
 	},
 	{
