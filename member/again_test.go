@@ -3,6 +3,7 @@ package member_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,6 +50,24 @@ func TestIncarnationsBeginWithPauses(t *testing.T) {
 }
 
 // A Drain that took too long can be asked for again, with the time that there is by then; not
+// A drain that the root refuses says so when its time is over.
+func TestARefusedDrainSaysWhy(t *testing.T) {
+	inBubble(t, games, func(b *bubble) {
+		p := b.start("m1", nil)
+		b.cluster.Show("m1", own(17, 3))
+		b.awaitPhase("m1", 17, serving)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		drained := make(chan error, 1)
+		go func() { drained <- p.Drain(ctx, "a roll") }()
+		b.await("m1", "said goodbye", func(r fakecoordinator.Reported) bool { return r.Goodbye.GetReason() == "a roll" })
+		b.cluster.RefuseDrain("m1", &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_MEMBER_RETIRED, Message: "it is of another time"})
+		if err := <-drained; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the root refused it: member_retired: it is of another time") {
+			t.Errorf("the drain ended with %v", err)
+		}
+	})
+}
+
 // beside one that goes on.
 func TestDrainAgain(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {

@@ -286,11 +286,17 @@ func (l *line) take(a *coordinatorv1.MemberAnswer) error {
 	if a.GetState() != rootv1.MemberState_MEMBER_STATE_UNSPECIFIED {
 		m.state = a.GetState()
 	}
+	if d := a.GetDrainRefused(); d != nil && m.drain != nil {
+		m.drain.refused = &reason.Error{Detail: d}
+	}
 	switch a.GetState() {
 	case rootv1.MemberState_MEMBER_STATE_FAILED, rootv1.MemberState_MEMBER_STATE_REMOVED:
 		m.endLocked(errOver)
 	}
 	m.mu.Unlock()
+	if d := a.GetDrainRefused(); d != nil {
+		m.log.Warn("this member does not drain: the root refused it", "coordinator", l.route, "err", (&reason.Error{Detail: d}).Error())
+	}
 	for _, d := range a.GetRefusals() {
 		m.log.Debug("a coordinator refused what was reported", "coordinator", l.route, "err", (&reason.Error{Detail: d}).Error())
 	}

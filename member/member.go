@@ -93,6 +93,8 @@ type drain struct {
 	reason        string
 	done          chan struct{}
 	awaited, over bool
+	// refused is why the root did not let the member drain, when it said so last.
+	refused error
 }
 
 // New makes a Member. It does nothing before Run.
@@ -443,6 +445,12 @@ func (m *Member) Drain(ctx context.Context, why string) error {
 	case <-m.ended:
 		return errors.New("drain: the member has ended")
 	case <-ctx.Done():
+		m.mu.Lock()
+		refused := d.refused
+		m.mu.Unlock()
+		if refused != nil {
+			return fmt.Errorf("drain: the root refused it: %w: %w", refused, ctx.Err())
+		}
 		if left := m.Status().Regions; left > 0 {
 			return fmt.Errorf("drain: regions are left: %d: %w", left, ctx.Err())
 		}

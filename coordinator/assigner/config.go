@@ -111,6 +111,9 @@ type RawConfig struct {
 	// Command sends a command to an incarnation that has a stream here, once. It does not
 	// wait. Nil: nobody has one.
 	Command func(id state.MemberID, incarnation uint64, c *coordinatorv1.MemberCommand) error
+	// RefuseDrain tells an incarnation that has a stream here why it does not drain. It does not
+	// wait. Nil: nobody has one.
+	RefuseDrain func(id state.MemberID, incarnation uint64, because *rootv1.ErrorDetail)
 
 	Settings liveness.Settings
 	// PoisonTime is how soon after it got a region the death of a member speaks against the

@@ -224,8 +224,10 @@ type world struct {
 	applied
 	// orders are the commands that members got since begun; deaf ones get none.
 	orders []asking
-	begun  time.Time
-	deaf   map[state.MemberID]bool
+	// undrained are the refusals of drains that members were told.
+	undrained []*rootv1.ErrorDetail
+	begun     time.Time
+	deaf      map[state.MemberID]bool
 }
 
 func (w *world) Shown(state.MemberID, uint64) (state.Token, clock.Instant) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -232,7 +233,7 @@ func (a *Raw) remark(r *state.Region, actor, why string) {
 		as.Owners = append(as.Owners, o.Proto())
 	}
 	event := &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{as}}}}
-	a.outbox.rest = append(a.outbox.rest, &parcel{events: []*rootv1.Event{event}, actor: actor, why: clip(why), judged: func(result *rootv1.CommandResult, _ clock.Instant) {
+	a.outbox.rest = append(a.outbox.rest, &parcel{events: []*rootv1.Event{event}, actor: actor, why: oneline.Within(state.MaxWhyBytes, why), judged: func(result *rootv1.CommandResult, _ clock.Instant) {
 		if result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED {
 			a.refused("a note", result.GetError())
 		}

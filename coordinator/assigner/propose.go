@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -164,7 +166,7 @@ func (a *Raw) leave(id state.MemberID, g goodbye) {
 	if m.GetIncarnation() != g.incarnation || m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || a.leaving[id] == g.incarnation {
 		return
 	}
-	if a.outbox.len() > maxWaiting {
+	if a.outbox.len() > maxWaiting || a.undrained[id].rests(g.incarnation, a.cfg.Clock.Now()) {
 		return // it says so again
 	}
 	a.leaving[id] = g.incarnation
@@ -173,32 +175,35 @@ func (a *Raw) leave(id state.MemberID, g goodbye) {
 		why += ": " + g.reason
 	}
 	change := &rootv1.MemberStateChanged{
-		MemberId: string(id), Incarnation: g.incarnation, State: rootv1.MemberState_MEMBER_STATE_DRAINING, Reason: clip(why),
+		MemberId: string(id), Incarnation: g.incarnation, State: rootv1.MemberState_MEMBER_STATE_DRAINING, Reason: oneline.Within(state.MaxTextBytes, why),
 		Signals: []string{state.GoodbyeSignal},
 	}
-	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, _ clock.Instant) {
+	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, now clock.Instant) {
 		delete(a.leaving, id)
-		if result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED {
-			a.refused("a drain", result.GetError())
+		if d := result.GetError(); result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED {
+			a.count.refusal(d.GetReason())
+			a.cfg.Logger.Warn("the root refused a drain", "member", string(id), "incarnation", g.incarnation, "why", why, "err", d.GetMessage())
+			a.cfg.RefuseDrain(id, g.incarnation, d)
+			a.undrained[id] = undrained{g.incarnation, now.Add(drainAgain)}
 			return
 		}
+		delete(a.undrained, id)
 		a.count.add(func() { a.count.drains++ })
 		a.cfg.Logger.Info("member drains", "member", string(id), "incarnation", g.incarnation, "why", why)
 	}})
 }
 
-// clip cuts a text to what the root takes, at the end of a letter.
-func clip(s string) string { return clipTo(s, state.MaxTextBytes) }
+// drainAgain is how long a member whose drain was refused says goodbye in vain.
+const drainAgain = time.Second
 
-func clipTo(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	s = s[:most]
-	for len(s) > 0 && s[len(s)-1]&0xC0 == 0x80 {
-		s = s[:len(s)-1]
-	}
-	return s[:max(len(s)-1, 0)]
+// undrained is a member whose drain was refused, and until when it is not tried again.
+type undrained struct {
+	incarnation uint64
+	until       clock.Instant
+}
+
+func (u undrained) rests(incarnation uint64, now clock.Instant) bool {
+	return u.incarnation == incarnation && now < u.until
 }
 
 func memberEvent(m *rootv1.MemberStateChanged) *rootv1.Event {
@@ -259,9 +264,16 @@ func (a *Raw) queue(events []*rootv1.Event, operations []placement.Operation) {
 				a.queue([]*rootv1.Event{operations[i].Event()}, operations[i:i+1])
 			}
 		default:
-			a.refused(fmt.Sprintf("%s of region %d", operations[0].Kind, operations[0].Region), result.GetError())
-			if begins(&operations[0]) {
-				a.rounds.gaveUp(operations[0].Keyspace, operations[0].Region, now)
+			o, d := &operations[0], result.GetError()
+			a.refused(fmt.Sprintf("%s of region %d", o.Kind, o.Region), d)
+			if begins(o) {
+				a.rounds.gaveUp(o.Keyspace, o.Region, now)
+			}
+			if o.Transition != "" && o.Kind != placement.Cancel && forGood(d) {
+				end := *o
+				end.Kind, end.Because = placement.Cancel, oneline.Within(state.MaxWhyBytes, "the root does not let it end: "+d.GetMessage())
+				a.queue([]*rootv1.Event{end.Event()}, []placement.Operation{end})
+				return
 			}
 			a.arrive(operations, result.GetToken().GetIndex(), now.Add(refusedPause))
 		}
@@ -269,11 +281,21 @@ func (a *Raw) queue(events []*rootv1.Event, operations []placement.Operation) {
 	a.outbox.rest = append(a.outbox.rest, p)
 }
 
+// forGood reports whether a change of owners that was refused stays refused: by settings or grants that are
+// others than when it was planned, and not by what this view does not know yet.
+func forGood(d *rootv1.ErrorDetail) bool {
+	switch d.GetReason() {
+	case rootv1.Reason_REASON_PERMISSION_DENIED, rootv1.Reason_REASON_CAPACITY_EXCEEDED, rootv1.Reason_REASON_TOO_MANY_REPLICAS:
+		return true
+	}
+	return false
+}
+
 // because is why regions are granted otherwise than they would be, of the first that is.
 func because(operations []placement.Operation) string {
 	for i := range operations {
 		if o := &operations[i]; o.Kind == placement.Assign && o.Because != "" {
-			return clipTo(o.Because, state.MaxWhyBytes)
+			return oneline.Within(state.MaxWhyBytes, o.Because)
 		}
 	}
 	return ""

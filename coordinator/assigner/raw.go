@@ -64,9 +64,11 @@ type Raw struct {
 	landed   []landing
 	// leaving are members that are about to be drained because they said goodbye.
 	leaving map[state.MemberID]uint64
-	starved clock.Instant
-	loads   loads
-	rounds  rounds
+	// undrained are those whose drain was refused.
+	undrained map[state.MemberID]undrained
+	starved   clock.Instant
+	loads     loads
+	rounds    rounds
 	// asks are plans that somebody has asked for, until they are judged.
 	asks    []*ask
 	hooks   *hooks
@@ -99,6 +101,9 @@ func NewRaw(cfg RawConfig) *Raw {
 	}
 	if cfg.Command == nil {
 		cfg.Command = func(state.MemberID, uint64, *coordinatorv1.MemberCommand) error { return errNoStreams }
+	}
+	if cfg.RefuseDrain == nil {
+		cfg.RefuseDrain = func(state.MemberID, uint64, *rootv1.ErrorDetail) {}
 	}
 	if cfg.PoisonTime == 0 {
 		cfg.PoisonTime = placement.PoisonTime
@@ -264,6 +269,7 @@ func (a *Raw) Jump(v *rootview.View) {
 		a.cadence.learnAll(a, now)
 		a.shows.notes.begin()
 		a.noteAll()
+		a.rounds.look = true
 		a.rounds.everywhere(byMembers)
 	}
 }
@@ -293,6 +299,7 @@ func (a *Raw) holdEra(now clock.Instant) {
 	}
 	a.era, a.work = era, nil
 	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
+	a.undrained = map[state.MemberID]undrained{}
 	a.loads, a.rounds, a.cadence = newLoads(), newRounds(now), newCadence()
 	a.dropAsks()
 	a.hooks, a.scaling = newHooks(), scales{of: map[state.KeyspaceID]*scaled{}}

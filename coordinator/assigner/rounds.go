@@ -63,6 +63,10 @@ type rounds struct {
 	// all keyspaces are to have a round, if pending; for what says why.
 	pending bool
 	why     trigger
+	// leaving are keyspaces of which somebody owned regions that it does not take, or may not by the
+	// grants, when that was looked at last; look: all members are to be looked at.
+	leaving map[state.KeyspaceID]struct{}
+	look    bool
 }
 
 // pace is when a keyspace has its rounds.
@@ -75,13 +79,15 @@ type pace struct {
 	due, until, last clock.Instant
 	why              trigger
 	budget           balance.Budget
+	// idle: there are rounds only while somebody leaves the keyspace.
+	idle bool
 	// cool is since when regions are, and cold below which load they may be.
 	cool map[state.RegionID]clock.Instant
 	cold load.Amount
 }
 
 func newRounds(now clock.Instant) rounds {
-	return rounds{of: map[state.KeyspaceID]*pace{}, begun: map[state.KeyspaceID]int{}, crowded: map[state.KeyspaceID]struct{}{}, from: now.Add(blindFor), pending: true, why: byEra}
+	return rounds{of: map[state.KeyspaceID]*pace{}, begun: map[state.KeyspaceID]int{}, crowded: map[state.KeyspaceID]struct{}{}, from: now.Add(blindFor), pending: true, why: byEra, leaving: map[state.KeyspaceID]struct{}{}, look: true}
 }
 
 // pace returns that of a keyspace by its settings as they are; nil: nothing of it may ever
@@ -93,7 +99,8 @@ func (r *rounds) pace(a *Raw, k *rootv1.Keyspace, now clock.Instant) *pace {
 		return x
 	}
 	p := placement.PolicyOf(s)
-	if s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED || !p.Even && p.Spread == "" && len(p.Rules) == 0 && p.PerMember == 0 && p.OwnersMax == 1 && !p.CutKeys {
+	idle := !p.Even && p.Spread == "" && len(p.Rules) == 0 && p.PerMember == 0 && p.OwnersMax == 1 && !p.CutKeys
+	if _, leaves := r.leaving[id]; s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED || idle && !leaves {
 		delete(r.of, id)
 		return nil
 	}
@@ -101,11 +108,40 @@ func (r *rounds) pace(a *Raw, k *rootv1.Keyspace, now clock.Instant) *pace {
 		x = &pace{due: never, last: now - clock.Instant(time.Hour), budget: a.past.budget(id, a.st.KeyspaceRegionCount(id), p, now)}
 		r.of[id] = x
 	}
-	x.settings, x.policy, x.interval = k, p, anyInterval
+	x.settings, x.policy, x.interval, x.idle = k, p, anyInterval, idle
 	if b := state.RebalanceOf(s); b != nil {
 		x.interval = max(time.Duration(b.GetIntervalMillis())*time.Millisecond, roundGap)
 	}
 	return x
+}
+
+// leaves notes the keyspaces of which a member owns regions that it does not take any more, or may not.
+func (r *rounds) leaves(st *state.State, m *rootv1.Member) {
+	if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
+		return // all of its regions go elsewhere
+	}
+	st.MemberKeyspaces(state.MemberID(m.GetId()), func(ks state.KeyspaceID) bool {
+		if !placement.Accepts(st, m, st.Keyspace(ks).GetName()) {
+			r.leaving[ks] = struct{}{}
+		}
+		return true
+	})
+}
+
+// left notes again of which keyspaces somebody owns regions that it may not, and ends the rounds of those
+// that had them for that alone.
+func (r *rounds) left(st *state.State) {
+	clear(r.leaving)
+	r.look = false
+	st.Members(func(m *rootv1.Member) bool {
+		r.leaves(st, m)
+		return true
+	})
+	for id, x := range r.of {
+		if _, leaves := r.leaving[id]; x.idle && !leaves {
+			delete(r.of, id)
+		}
+	}
 }
 
 // stays is for how long there are rounds at each interval after a change.
@@ -162,6 +198,9 @@ func (r *rounds) take(a *Raw, now clock.Instant) (ids []state.KeyspaceID, next c
 		}
 		r.open = true
 	}
+	if r.look {
+		r.left(a.st)
+	}
 	if r.pending {
 		why := r.why
 		r.pending, r.why = false, 0
@@ -178,6 +217,7 @@ func (r *rounds) take(a *Raw, now clock.Instant) (ids []state.KeyspaceID, next c
 		switch {
 		case r.begun[id] > 0: // what comes of these has it looked at again
 		case x.due <= now:
+			r.look = r.look || x.idle // until nobody leaves
 			ids = append(ids, id)
 		default:
 			next = min(next, x.due)
@@ -310,8 +350,10 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 	for i := range changes {
 		switch c := &changes[i]; c.Kind {
 		case state.ChangeMember:
+			a.rounds.leaves(a.st, c.Member)
 			a.rounds.everywhere(byMembers)
 		case state.ChangeGrant:
+			a.rounds.look = true
 			a.rounds.everywhere(bySettings)
 		case state.ChangeKeyspace:
 			id := state.KeyspaceID(c.Keyspace.GetId())

@@ -72,6 +72,11 @@ func (a *Assigner) UseStreams(s Streams) {
 	}); ok {
 		a.raw.cfg.Command = c.Command
 	}
+	if c, ok := s.(interface {
+		RefuseDrain(id state.MemberID, incarnation uint64, because *rootv1.ErrorDetail)
+	}); ok {
+		a.raw.cfg.RefuseDrain = c.RefuseDrain
+	}
 }
 
 var _ server.MemberEvents = (*Assigner)(nil)

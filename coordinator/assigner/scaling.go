@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/coordinator/placement/scaling"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -159,13 +160,14 @@ func (a *Raw) drainFor(x *scaled, m *rootv1.Member) {
 	x.drains = m.GetIncarnation()
 	why := fmt.Sprintf("scaling: members of keyspace %s are %d of 1,000 full, %d are enough", x.record.GetName(), x.verdict.Full, x.verdict.Active-1)
 	change := &rootv1.MemberStateChanged{
-		MemberId: m.GetId(), Incarnation: m.GetIncarnation(), State: rootv1.MemberState_MEMBER_STATE_DRAINING, Reason: clip(why),
+		MemberId: m.GetId(), Incarnation: m.GetIncarnation(), State: rootv1.MemberState_MEMBER_STATE_DRAINING, Reason: oneline.Within(state.MaxTextBytes, why),
 		Signals: []string{state.ScalingSignal, x.record.GetName()}, ExpectedRevision: m.GetRevision(),
 	}
-	a.outbox.rest = append(a.outbox.rest, &parcel{events: []*rootv1.Event{memberEvent(change)}, why: clipTo(why, state.MaxWhyBytes), judged: func(result *rootv1.CommandResult, _ clock.Instant) {
+	a.outbox.rest = append(a.outbox.rest, &parcel{events: []*rootv1.Event{memberEvent(change)}, why: oneline.Within(state.MaxWhyBytes, why), judged: func(result *rootv1.CommandResult, _ clock.Instant) {
 		x.drains = 0
 		if result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED {
-			a.refused("a drain", result.GetError())
+			a.count.refusal(result.GetError().GetReason())
+			a.cfg.Logger.Warn("the root refused a drain", "member", m.GetId(), "incarnation", m.GetIncarnation(), "why", why, "err", result.GetError().GetMessage())
 			return
 		}
 		a.count.add(func() { a.count.drains++; a.count.scalings["down"]++ })

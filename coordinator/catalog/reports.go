@@ -2,9 +2,9 @@ package catalog
 
 import (
 	"math"
-	"unicode/utf8"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -246,10 +246,8 @@ func checkReport(p *coordinatorv1.RegionReport) error {
 		return bad("the epoch is missing")
 	case len(p.GetFrontier()) > state.MaxFrontierBytes:
 		return bad("the frontier has %d bytes, at most %d fit", len(p.GetFrontier()), state.MaxFrontierBytes)
-	case len(p.GetTransitionId()) > state.MaxIDBytes, len(p.GetError()) > state.MaxTextBytes, len(p.GetMedianKey()) > state.MaxKeyBytes:
-		return bad("transition id, error or median key is too long")
-	case !utf8.ValidString(p.GetError()):
-		return bad("the error is not UTF-8")
+	case len(p.GetTransitionId()) > state.MaxIDBytes, len(p.GetMedianKey()) > state.MaxKeyBytes:
+		return bad("transition id or median key is too long")
 	case len(p.GetHotKeys()) > MaxHotKeys:
 		return bad("%d hot keys, at most %d fit", len(p.GetHotKeys()), MaxHotKeys)
 	}
@@ -272,7 +270,7 @@ func read(p *coordinatorv1.RegionReport, now clock.Instant) OwnReport {
 		Load:        p.GetLoad(), Keys: p.GetKeyCount(), Bytes: p.GetBytes(), Frontier: string(p.GetFrontier()), At: now,
 	}
 	if p.GetTransitionId() != "" || p.GetError() != "" || len(p.GetHotKeys()) > 0 || len(p.GetMedianKey()) > 0 {
-		r.More = &OwnReportMore{TransitionID: p.GetTransitionId(), Error: p.GetError(), MedianKey: p.GetMedianKey()}
+		r.More = &OwnReportMore{TransitionID: p.GetTransitionId(), Error: oneline.Within(state.MaxTextBytes, p.GetError()), MedianKey: p.GetMedianKey()}
 		for _, k := range p.GetHotKeys() {
 			r.More.HotKeys = append(r.More.HotKeys, &coordinatorv1.HotKey{Key: k.GetKey(), Permille: k.GetPermille()})
 		}

@@ -121,7 +121,8 @@ func nextOwnerLeft(st *state.State, t *rootv1.Transition) bool {
 	m := st.Member(state.MemberID(t.GetOwner().GetMemberId()))
 	switch t.GetKind() {
 	case rootv1.TransitionKind_TRANSITION_KIND_MOVE, rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER:
-		return m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || m.GetIncarnation() != t.GetOwner().GetIncarnation()
+		return m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || m.GetIncarnation() != t.GetOwner().GetIncarnation() ||
+			!Accepts(st, m, st.Keyspace(state.KeyspaceID(t.GetKeyspaceId())).GetName())
 	}
 	return false
 }

@@ -176,7 +176,8 @@ type Operation struct {
 	Owners []state.Owner
 	// From gives and To takes, where that is planned or continued.
 	From, To state.Owner
-	// Transition that is continued or ended, and which plan it is of: see state.PlannedAt.
+	// Transition that is continued or ended, also by an Assign, and which plan it is of: see
+	// state.PlannedAt.
 	Transition string
 	PlannedAt  uint64
 	// Frontier is exact if SetFrontier.

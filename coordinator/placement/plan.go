@@ -220,6 +220,11 @@ func (p *planner) stays(o state.Owner) bool {
 	return p.alive(o) && p.State.Member(o.Member).GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE
 }
 
+// mayHave reports whether the next owner of a change that is under way may still get the region.
+func (p *planner) mayHave(k *settings, o state.Owner) bool {
+	return p.stays(o) && Accepts(p.State, p.State.Member(o.Member), k.name)
+}
+
 // lost is why the region of an owner that is not alive needs another one.
 func (p *planner) lost(o state.Owner) rootv1.OperationReason {
 	m := p.State.Member(o.Member)

@@ -95,9 +95,9 @@ func (p *planner) stepMove(x *passage) bool {
 	last, done := p.told(x, x.from, released)
 	done = done && last.SetFrontier
 	switch {
-	case !p.stays(x.to) && !p.alive(x.from):
+	case !p.mayHave(x.k, x.to) && !p.alive(x.from):
 		return false
-	case !p.stays(x.to):
+	case !p.mayHave(x.k, x.to):
 		p.cancel(x, "the next owner cannot take it any more")
 	case done:
 		p.proceed(x, Operation{Kind: Complete, Frontier: last.Frontier, SetFrontier: true})
@@ -133,7 +133,9 @@ func (p *planner) inherit(x *passage) bool {
 		}
 	}
 	owners = slices.DeleteFunc(owners, func(o state.Owner) bool { return !p.alive(o) })
-	o := Operation{Kind: Assign, Owners: owners, From: x.from, To: x.to, Reason: p.lost(x.from)}
+	o := Operation{
+		Kind: Assign, Owners: owners, From: x.from, To: x.to, Reason: p.lost(x.from), Transition: x.t.GetId(), PlannedAt: x.t.GetPlannedAt().GetIndex(),
+	}
 	o.startAt(p.leftAt(x.region, x.from))
 	p.do(x.region, o)
 	return true
@@ -144,7 +146,7 @@ func (p *planner) stepAdd(x *passage) bool {
 	switch {
 	case !slices.ContainsFunc(x.region.Owners, p.alive):
 		return false // nobody is left to be added to
-	case !p.stays(x.to):
+	case !p.mayHave(x.k, x.to):
 		p.cancel(x, "the new owner cannot take it any more")
 	case p.prepared(x) && p.failsToPrepare(x):
 		p.cancel(x, becauseUnprepared)

@@ -7,12 +7,26 @@ import (
 
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
 )
+
+// readable makes what people wrote in a command lines that the root takes.
+func readable(cmd *rootv1.Command) {
+	cmd.Why = oneline.Of(cmd.GetWhy())
+	for _, e := range cmd.GetEvents() {
+		if c := e.GetMemberStateChanged(); c != nil {
+			c.Reason = oneline.Of(c.GetReason())
+		}
+		if c := e.GetTransitionCancelled(); c != nil {
+			c.Reason = oneline.Of(c.GetReason())
+		}
+	}
+}
 
 // permitted names who asks for commands, and judges them by that. What may not be
 // proposed has its refusal at its place in refused, which is nil when all may.

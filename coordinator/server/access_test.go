@@ -423,6 +423,21 @@ func TestChangesNameTheirCaller(t *testing.T) {
 		if got := last(w); got.GetActor() != actor || got.GetWhy() != "words" {
 			t.Errorf("a published change came as %q, because %q", got.GetActor(), got.GetWhy())
 		}
+		lines := &coordinatorv1.DrainMemberRequest{MemberId: "m1", Undo: true, Reason: "back\r\n\tagain"}
+		if _, err := c.DrainMember(why.With(within(t), "two\nlines\x00"), lines); err != nil {
+			t.Fatal(err)
+		}
+		if got := last(w); got.GetWhy() != "two lines" || got.GetEvents()[0].GetMemberStateChanged().GetReason() != "back again" {
+			t.Errorf("words of several lines came as %v", got)
+		}
+		forged = proto.CloneOf(forged)
+		forged.Events[0].GetKeyspaceCreated().Name, forged.Why = "k2", "words\nof two lines"
+		if _, err := c.PublishRootEvents(within(t), &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{forged}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := last(w); got.GetWhy() != "words of two lines" {
+			t.Errorf("a published change came because %q", got.GetWhy())
+		}
 		for _, words := range []string{strings.Repeat("x", state.MaxWhyBytes+1), "x\xff"} {
 			_, err := c.DrainMember(why.With(within(t), words), &coordinatorv1.DrainMemberRequest{MemberId: "m1", Undo: true})
 			refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)

@@ -31,6 +31,7 @@ func (s *Server) change(ctx context.Context, id *rootv1.CommandIdentity, event *
 // changeIn is change while an era is active; 0: whenever.
 func (s *Server) changeIn(ctx context.Context, id *rootv1.CommandIdentity, era uint64, event *rootv1.Event) (*rootv1.CommandResult, error) {
 	cmd := &rootv1.Command{Events: []*rootv1.Event{event}, RequireEra: era, Identity: id, Why: why.Of(ctx)}
+	readable(cmd)
 	if d := state.CheckCommand(cmd); d != nil {
 		return nil, &reason.Error{Detail: d}
 	}

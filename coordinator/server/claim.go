@@ -4,10 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/nokv/nokv/coordinator/claims"
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
@@ -156,12 +155,7 @@ func claimWords(ctx context.Context) string {
 	if said := why.Of(ctx); said != "" {
 		text += ": " + said
 	}
-	text = strings.ToValidUTF8(text, "?")
-	for len(text) > state.MaxWhyBytes { // at the end of a letter
-		_, n := utf8.DecodeLastRuneInString(text)
-		text = text[:len(text)-n]
-	}
-	return text
+	return oneline.Within(state.MaxWhyBytes, text)
 }
 
 // answerBytes is what a region has in an answer beside itself.

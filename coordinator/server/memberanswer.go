@@ -157,7 +157,8 @@ func (t *members) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 	t.mu.Lock()
 	a.Sequence, a.ReportAgain, a.Refusals, a.Commands = m.taken, m.again, m.refusals, m.commands
 	has := m.has
-	m.has, m.again, m.refusals, m.commands = nil, false, nil, nil
+	a.DrainRefused = m.undrained
+	m.has, m.again, m.refusals, m.commands, m.undrained = nil, false, nil, nil, nil
 	t.mu.Unlock()
 	if has != nil {
 		t.core.Told(m.shown, has)
@@ -169,7 +170,7 @@ func (t *members) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 	}
 	t.mu.Unlock()
 	a.Terms = t.terms.of(t.core, m, member, a.Set)
-	if a.Set == nil && a.Terms == nil && a.GetSequence() == m.answered && len(a.Commands) == 0 && !a.ReportAgain && len(a.ReportAgainRegions) == 0 {
+	if a.Set == nil && a.Terms == nil && a.GetSequence() == m.answered && len(a.Commands) == 0 && a.DrainRefused == nil && !a.ReportAgain && len(a.ReportAgainRegions) == 0 {
 		return nil
 	}
 	return a

@@ -10,6 +10,7 @@ import (
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/shown"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
@@ -127,6 +128,8 @@ type memberStream struct {
 	early     map[state.RegionID]struct{} // what was said of them was refused so; more than maxEarly: of others too
 	refusals  []*rootv1.ErrorDetail
 	commands  []*coordinatorv1.MemberCommand
+	// undrained is why the root did not let the member drain; nil: it was not asked, or did.
+	undrained *rootv1.ErrorDetail
 }
 
 // MemberStream implements coordinatorv1.CoordinatorServer.
@@ -281,6 +284,9 @@ func (m *memberStream) note(f *coordinatorv1.MemberFrame) (said words, heard Hea
 	now := s.cfg.Clock.Now()
 	said = words{sequence: f.GetSequence(), has: f.GetShown()}
 	heard = HeardFrame{Member: m.id, Incarnation: m.incarnation, Stream: m.number, At: now, Replies: f.GetReplies(), Goodbye: f.GetGoodbye()}
+	if heard.Goodbye != nil {
+		heard.Goodbye.Reason = oneline.Of(heard.Goodbye.Reason)
+	}
 	if f.GetPartial() && heard.Goodbye.GetGone() {
 		heard.Goodbye = nil // it counts once all is told that was released: from then on nothing more is taken
 	}

@@ -274,7 +274,7 @@ func TestReportsThatAreRefused(t *testing.T) {
 			"epoch is missing": change(func(r *coordinatorv1.RegionReport) { r.Epoch = nil }),
 			"frontier":         change(func(r *coordinatorv1.RegionReport) { r.Frontier = make([]byte, state.MaxFrontierBytes+1) }),
 			"hot keys":         change(func(r *coordinatorv1.RegionReport) { r.HotKeys = make([]*coordinatorv1.HotKey, 17) }),
-			"too long":         change(func(r *coordinatorv1.RegionReport) { r.Error = strings.Repeat("x", 1025) }),
+			"too long":         change(func(r *coordinatorv1.RegionReport) { r.MedianKey = make([]byte, state.MaxKeyBytes+1) }),
 			"is not member":    reported(1, phaseServing),
 			"no region":        reported(99, phaseServing),
 		}
@@ -287,6 +287,12 @@ func TestReportsThatAreRefused(t *testing.T) {
 			if got, ok := soft.Own(state.RegionID(r.GetRegionId()), 2); ok != (r.GetRegionId() == 3) || ok && (got.Load != 2 || got.Phase != phaseServing) {
 				t.Errorf("%s: kept is %+v", says, got)
 			}
+		}
+		words := change(func(r *coordinatorv1.RegionReport) { r.Error = "no\r\ndisk" + strings.Repeat("x", 1025) })
+		m.say(&coordinatorv1.MemberFrame{Regions: []*coordinatorv1.RegionReport{words}})
+		a := m.hear()
+		if got, _ := soft.Own(3, 2); len(a.GetRefusals()) != 0 || got.More == nil || !strings.HasPrefix(got.More.Error, "no diskxxx") || len(got.More.Error) != state.MaxTextBytes {
+			t.Errorf("words that are too long, of two lines: %v, kept is %+v", a, got.More)
 		}
 		m.say(&coordinatorv1.MemberFrame{Load: &coordinatorv1.MemberLoad{Load: math.Inf(-1)}})
 		if a := m.hear(); len(a.GetRefusals()) != 1 || w.server.Load("m2", 2).GetLoad() != 1 {
@@ -474,6 +480,42 @@ func TestRule7GoneCountsWithTheLastPart(t *testing.T) {
 			t.Errorf("heard %q", got)
 		}
 	})
+}
+
+// A goodbye is heard in one line, and why the root does not let the member drain is told it once.
+func TestARefusedDrainIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var heard reasons
+		w := hosting(t, func(c *server.Config) { c.Members = &heard })
+		defer w.end(t)
+		m := w.hosted(t, "m1")
+		m.say(&coordinatorv1.MemberFrame{Goodbye: &coordinatorv1.Goodbye{Reason: "a roll:\n\tmachine 7"}})
+		m.hear()
+		if got := heard.turns(); got != "a roll: machine 7" {
+			t.Errorf("heard %q", got)
+		}
+		w.server.RefuseDrain("m1", m.life+1, &rootv1.ErrorDetail{Message: "of another process"})
+		w.server.RefuseDrain("m2", 2, &rootv1.ErrorDetail{Message: "of nobody here"})
+		w.server.RefuseDrain("m1", m.life, &rootv1.ErrorDetail{Message: "no"})
+		if a := m.hear(); a.GetDrainRefused().GetMessage() != "no" {
+			t.Errorf("answered %v", a)
+		}
+		m.say(&coordinatorv1.MemberFrame{})
+		if a := m.hear(); a.GetDrainRefused() != nil {
+			t.Errorf("told again: %v", a)
+		}
+	})
+}
+
+// reasons hears those of goodbyes.
+type reasons struct{ listener }
+
+func (l *reasons) Frame(f server.HeardFrame) {
+	if f.Goodbye != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.turned = append(l.turned, f.Goodbye.GetReason())
+	}
 }
 
 // goodbyes hears them.

@@ -243,6 +243,18 @@ func (s *Server) Command(id state.MemberID, incarnation uint64, c *coordinatorv1
 	return nil
 }
 
+// RefuseDrain tells a member that has a stream here, once, with the next answer, that the root did not let
+// it drain.
+func (s *Server) RefuseDrain(id state.MemberID, incarnation uint64, because *rootv1.ErrorDetail) {
+	t := s.members
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h := t.heard[id]; h != nil && h.stream != nil && h.incarnation == incarnation {
+		h.stream.undrained = because
+		t.readyLocked(h.stream)
+	}
+}
+
 // HeardMembers implements coordinatorv1.CoordinatorServer.
 func (s *Server) HeardMembers(ctx context.Context, req *coordinatorv1.HeardMembersRequest) (*coordinatorv1.HeardMembersResponse, error) {
 	n := len(req.GetMemberIds())

@@ -197,6 +197,7 @@ func checkCommands(cmds []*rootv1.Command, size int) error {
 				return invalid(fmt.Sprintf("commands[%d].events[%d]", i, j), "%s", d.GetMessage())
 			}
 		}
+		readable(cmd)
 		if d := state.CheckSmall(cmd); d != nil {
 			return malformed(fmt.Sprintf("commands[%d]", i), d)
 		}

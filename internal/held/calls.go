@@ -2,9 +2,9 @@ package held
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -249,13 +249,8 @@ func (c *Core) Drained(id rooted.RegionID, now clock.Instant) {
 	}
 }
 
-// bounded is what the application says, as a frame can have it: valid text of MaxErrorBytes at most.
-func bounded(why string) string {
-	if len(why) > MaxErrorBytes {
-		why = why[:MaxErrorBytes]
-	}
-	return strings.ToValidUTF8(why, "?")
-}
+// bounded is what the application says, as a frame can have it.
+func bounded(text string) string { return oneline.Within(MaxErrorBytes, text) }
 
 // timer is when a region is looked at again.
 type timer struct {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/url"
 
+	"github.com/nokv/nokv/internal/oneline"
 	"google.golang.org/grpc/metadata"
 )
 
@@ -31,9 +32,9 @@ func Outgoing(ctx context.Context) string {
 	return first(md.Get(Key))
 }
 
-// Of is what the call that is served with ctx said; empty: nothing.
+// Of is what the call that is served with ctx said, in one line; empty: nothing.
 func Of(ctx context.Context) string {
-	return first(metadata.ValueFromIncomingContext(ctx, Key))
+	return oneline.Of(first(metadata.ValueFromIncomingContext(ctx, Key)))
 }
 
 // Logged are the keys and values that a log line has of who asked, and why: none of

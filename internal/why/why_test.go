@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/internal/why"
 	"google.golang.org/grpc/metadata"
 )
@@ -23,7 +24,7 @@ func TestWordsArrive(t *testing.T) {
 				}
 			}
 		}
-		if got := why.Of(metadata.NewIncomingContext(context.Background(), md)); got != text || len(md.Get("other")) != 1 {
+		if got, want := why.Of(metadata.NewIncomingContext(context.Background(), md)), oneline.Of(text); got != want || len(md.Get("other")) != 1 {
 			t.Errorf("%q arrives as %q in %v", text, got, md)
 		}
 	}

@@ -40,10 +40,12 @@ type Cluster struct {
 	// Guarded by mu.
 	index   uint64
 	members map[string]*rootv1.Member
-	shown   map[string]map[uint64]*coordinatorv1.ShownRegion
-	at      map[string]*Coordinator
-	holder  string
-	era     uint64
+	// undrained are refusals of drains that are told.
+	undrained map[string]*rootv1.ErrorDetail
+	shown     map[string]map[uint64]*coordinatorv1.ShownRegion
+	at        map[string]*Coordinator
+	holder    string
+	era       uint64
 	// changed is closed and made anew with every change, and with every report.
 	changed chan struct{}
 	reports map[string]map[uint64]*coordinatorv1.RegionReport
@@ -120,6 +122,14 @@ func (c *Cluster) SetState(member string, state rootv1.MemberState) {
 	if state == rootv1.MemberState_MEMBER_STATE_FAILED {
 		delete(c.shown, member)
 	}
+	c.tellLocked()
+}
+
+// RefuseDrain has answers say why the root does not let a member drain.
+func (c *Cluster) RefuseDrain(member string, because *rootv1.ErrorDetail) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.undrained = map[string]*rootv1.ErrorDetail{member: because}
 	c.tellLocked()
 }
 
@@ -465,7 +475,7 @@ func (v *view) answer() (*coordinatorv1.MemberAnswer, <-chan struct{}, error) {
 	if v.at.mute {
 		return nil, c.changed, nil
 	}
-	a := &coordinatorv1.MemberAnswer{Sequence: v.sequence, Era: c.era, Confirmed: c.holder == k.address, State: m.GetState(), Commands: k.commands[id]}
+	a := &coordinatorv1.MemberAnswer{Sequence: v.sequence, Era: c.era, Confirmed: c.holder == k.address, State: m.GetState(), Commands: k.commands[id], DrainRefused: c.undrained[id]}
 	delete(k.commands, id)
 	if v.era != c.era {
 		a.Terms = c.termsLocked()

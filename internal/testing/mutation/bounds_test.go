@@ -33,6 +33,21 @@ var bounds = []mutation{
 		[]string{"./meta/root/state"},
 	},
 	{
+		16, "who may not own regions keeps them where nothing is evened out", "coordinator/assigner/rounds.go",
+		"|| idle && !leaves {", "|| idle && (leaves || !leaves) {",
+		[]string{assigns},
+	},
+	{
+		16, "a move goes on to who may not own the region any more", "coordinator/placement/plan.go",
+		"return p.stays(o) && Accepts(p.State, p.State.Member(o.Member), k.name)", "return p.stays(o)",
+		[]string{assigns},
+	},
+	{
+		16, "what the root refuses for good is asked for without end", "coordinator/assigner/propose.go",
+		"o.Kind != placement.Cancel && forGood(d)", "o.Kind != placement.Cancel && forGood(d) && false",
+		[]string{assigns},
+	},
+	{
 		16, "a member registers for closed keyspaces", "meta/root/state/member.go",
 		"		if !t.Hosts(id, keyspace) {", "		if false {",
 		[]string{"./meta/root/state"},

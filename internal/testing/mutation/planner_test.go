@@ -130,7 +130,7 @@ var planner = []mutation{
 	},
 	{
 		30, "a next owner that cannot take is waited for", "coordinator/placement/steps.go",
-		"	case !p.stays(x.to):\n		p.cancel(x, \"the next owner", "	case false:\n		p.cancel(x, \"the next owner",
+		"	case !p.mayHave(x.k, x.to):\n		p.cancel(x, \"the next owner", "	case false:\n		p.cancel(x, \"the next owner",
 		[]string{plans},
 	},
 	{

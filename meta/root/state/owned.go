@@ -111,6 +111,14 @@ func (s *State) MemberKeyspaceRegionCount(id MemberID, ks KeyspaceID) int {
 	return 0
 }
 
+// MemberKeyspaces calls fn for the keyspaces of which the member owns regions, by id, until fn returns
+// false.
+func (s *State) MemberKeyspaces(id MemberID, fn func(KeyspaceID) bool) {
+	if h, ok := s.owned.Get(id); ok {
+		h.counts.Scan(func(c keyspaceCount) bool { return fn(c.keyspace) })
+	}
+}
+
 // MemberRegionsAfter calls fn for the regions that the member owns, by id, those
 // behind an id, until fn returns false.
 func (s *State) MemberRegionsAfter(id MemberID, after RegionID, fn func(*Region) bool) {
