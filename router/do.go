@@ -162,11 +162,14 @@ func (v *view) hold(o *Options) time.Duration {
 const longest = 1 << 62 * time.Nanosecond
 
 // find looks for another owner than t, for a pause, and asks for one where the route may be
-// wrong; then t is as good as any. The watch may say so before who is asked does.
+// wrong; then t is as good as any. The watch may say so before who is asked does. With
+// Options.ClaimOnMiss a region that is gone is made anew.
 func (c *Tries) find(ctx context.Context, t Target, ask, strong bool) (Target, bool) {
 	v, relaxed := c.v, Options{Keyspace: c.o.Keyspace, AtLeast: c.o.AtLeast}
 	other := func(next Target) bool {
-		return next.Member != "" && (next.Member != t.Member || next.Epoch != t.Epoch || next.Incarnation != t.Incarnation || next.Address != t.Address)
+		// A region that was made anew at the same member may begin with the epoch that the one before had.
+		anew := next.Region != nil && t.Region != nil && next.Region.ID != t.Region.ID
+		return next.Member != "" && (anew || next.Member != t.Member || next.Epoch != t.Epoch || next.Incarnation != t.Incarnation || next.Address != t.Address)
 	}
 	if f, ok := v.here(c.key, &relaxed); ok && other(f.target) {
 		return f.target, true
@@ -179,8 +182,15 @@ func (c *Tries) find(ctx context.Context, t Target, ask, strong bool) (Target, b
 	asking.Go(func() {
 		defer over(errHeld)
 		if ask || strong {
-			if f, err := v.askWithin(waiting, askEvery, c.key, &asked); err == nil && other(f.target) {
+			f, err := v.askWithin(waiting, askEvery, c.key, &asked)
+			if c.o.ClaimOnMiss && errors.Is(err, client.ErrNotFound) {
+				// The region was released and removed. The claim has all of the time that is left:
+				// one that were given up every askEvery might never end on a busy cluster.
+				f, err = v.claim(waiting, c.key)
+			}
+			if err == nil && other(f.target) {
 				said = f.target
+				said.Claimed = f.made
 				return
 			}
 		}
@@ -193,6 +203,8 @@ func (c *Tries) find(ctx context.Context, t Target, ask, strong bool) (Target, b
 	asking.Wait()
 	c.pause = min(2*c.pause, lastPause)
 	switch {
+	case said.Claimed:
+		return said, true
 	case err == nil:
 		return next, true
 	case said.Member != "":

@@ -246,22 +246,39 @@ func (v *view) ask(ctx context.Context, key []byte, o *Options, demands bool) (f
 	}
 	asked := time.Now()
 	route, err := v.cache.Route(ctx, key, opts...)
-	f := found{}
-	if err != nil && o.ClaimOnMiss && errors.Is(err, client.ErrNotFound) {
-		asked = time.Now()
-		if route, f.made, err = v.r.cfg.Claim.Claim(ctx, v.keyspace, key); err == nil {
-			v.cache.Keep(route)
-		}
+	var f found
+	if err == nil {
+		f = v.found(key, route, asked)
+	} else if o.ClaimOnMiss && errors.Is(err, client.ErrNotFound) {
+		f, err = v.claim(ctx, key)
 	}
 	if err != nil {
 		return found{}, v.cannot(err, key, demands)
 	}
+	return f, nil
+}
+
+// claim has a region made of a key that has none.
+func (v *view) claim(ctx context.Context, key []byte) (found, error) {
+	asked := time.Now()
+	route, made, err := v.r.cfg.Claim.Claim(ctx, v.keyspace, key)
+	if err != nil {
+		return found{}, err
+	}
+	v.cache.Keep(route)
+	f := v.found(key, route, asked)
+	f.made = made
+	return f, nil
+}
+
+// found is what an answer says that was asked for at a time.
+func (v *view) found(key []byte, route client.Route, asked time.Time) found {
 	asOf := v.learn(route, asked)
-	f.region = route.Region
-	if f.target = v.of(key, route, asOf); f.target.Member == "" {
+	f := found{region: route.Region, target: v.of(key, route, asOf)}
+	if f.target.Member == "" {
 		f.owners = route.Members()
 	}
-	return f, nil
+	return f
 }
 
 // cannot says of a call that failed what is held, which the caller did not want.
