@@ -3,6 +3,8 @@ package nokvtest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -10,10 +12,16 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/router"
 )
 
-// ErrKilled is what the requests of a member are told that was killed.
-var ErrKilled = errors.New("nokvtest: the member was killed")
+// ErrKilled is the error of requests that a killed member did not run: package router goes on with them elsewhere, as
+// it does where a connection is refused.
+var ErrKilled = router.NotSent(errors.New("nokvtest: the member was killed"))
+
+// ErrLost is the error of requests during which a member was killed: they may have been run. Package router takes it
+// for a connection that broke, and repeats what is idempotent.
+var ErrLost = fmt.Errorf("nokvtest: the member was killed while the request ran: %w", io.ErrUnexpectedEOF)
 
 // Member is a member that runs in the test's process.
 type Member struct {
@@ -104,16 +112,27 @@ func (m *Member) listen(_ context.Context, _, address string) (net.Listener, err
 	return m.cluster.net.listen(m.host, m.cluster.net.bound(address), nil)
 }
 
-// Do lets a request in: see member.Member.
+// Do lets a request in: see member.Member. The answer of a member that is killed meanwhile does not arrive.
 func (m *Member) Do(ctx context.Context, req member.Request, fn func(context.Context, member.Region) error) error {
 	if m.dead.Load() {
 		return ErrKilled
 	}
-	return m.Member.Do(ctx, req, fn)
+	var ran atomic.Bool
+	err := m.Member.Do(ctx, req, func(ctx context.Context, r member.Region) error {
+		ran.Store(true)
+		return fn(ctx, r)
+	})
+	switch {
+	case !m.dead.Load():
+		return err
+	case ran.Load():
+		return ErrLost
+	}
+	return ErrKilled
 }
 
 // Kill ends a member as kill -9 does: its streams and its probe go at once, its Handler is not
-// called again, and requests are told ErrKilled.
+// called again, and requests are told ErrKilled, or ErrLost where they run already.
 func (m *Member) Kill(testing.TB) {
 	m.dead.Store(true)
 	m.cluster.net.kill(m.host)
