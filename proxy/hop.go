@@ -273,7 +273,7 @@ func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response) error
 		_ = resp.Body.Close()
 		return fmt.Errorf("the member answered with status %03d, which HTTP does not have", resp.StatusCode)
 	}
-	refused := resp.StatusCode == http.StatusMisdirectedRequest || resp.Header.Get(router.HeaderRefused) != ""
+	refused := len(resp.Header[router.HeaderRefused]) == 1
 	whole := x.options.Idempotent && resp.ContentLength > 0 && resp.ContentLength <= maxWholeAnswer && req.Method != http.MethodHead
 	if !refused && !whole {
 		return nil

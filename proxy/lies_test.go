@@ -154,6 +154,28 @@ func knownByItsHead(t *testing.T) {
 	}
 }
 
+// An application that answers 421 has run the request: its answer passes, and the request is not run again.
+func TestA421OfTheApplicationPasses(t *testing.T) {
+	var asked atomic.Int64
+	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		rw.Header()[router.HeaderRefused] = r.Header["Words"]
+		rw.WriteHeader(http.StatusMisdirectedRequest)
+		_, _ = io.WriteString(rw, "no such host")
+	}))
+	front := serve(t, w.proxy(proxy.Config{Hold: 100 * time.Millisecond}).Lookup())
+	for i, words := range []string{"", "Words: not_owned\r\nWords: not_owned\r\n"} {
+		asked.Store(0)
+		got := rawly(t, front.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\n"+words+"Content-Length: 0\r\nConnection: close\r\n\r\n", false)
+		if !strings.HasPrefix(got, "HTTP/1.1 421 ") || !strings.HasSuffix(got, "no such host") || strings.Contains(got, router.HeaderRefused) || asked.Load() != 1 {
+			t.Errorf("it was run %d times, and the caller is told %q", asked.Load(), got)
+		}
+		if r := w.last(i + 1); r.Tag != proxy.Hit || r.Status != http.StatusMisdirectedRequest || r.Tries != 1 {
+			t.Errorf("the result is %q with status %d behind %d tries", r.Tag, r.Status, r.Tries)
+		}
+	}
+}
+
 // A member that ends within the head of its answer has answered nothing, wherever it ends: that
 // is told as a lost answer, and what is idempotent is asked again. A line that is whole, and
 // wrong, is garbage.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -303,6 +304,24 @@ func TestRefusalsOfAStranger(t *testing.T) {
 	got := router.FromHTTP(resp)
 	if got.Kind != router.NotOwned || got.Epoch != (rooted.Epoch{}) || got.Address != "" || len(got.Said) > 1<<10 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// An application may answer 421 itself, about a request that it has run: only the header makes that a refusal.
+func TestA421OfTheApplicationIsAnAnswer(t *testing.T) {
+	for name, h := range map[string]http.Header{
+		"bare":                   {},
+		"with an address":        {router.HeaderMember: {"m3"}, router.HeaderAddress: {address(3)}, router.HeaderEpoch: {"1.7"}},
+		"a header of no word":    {router.HeaderRefused: {""}},
+		"a header that is twice": {router.HeaderRefused: {"not_owned", "busy"}},
+	} {
+		for _, status := range []int{http.StatusMisdirectedRequest, http.StatusServiceUnavailable, http.StatusNotFound} {
+			resp := &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader("all of it"))}
+			no := router.FromHTTP(resp)
+			if body, err := io.ReadAll(resp.Body); no != nil || string(body) != "all of it" || err != nil {
+				t.Errorf("%d, %s: a refusal %+v, and %q is left of the body", status, name, no, body)
+			}
+		}
 	}
 }
 

@@ -252,13 +252,21 @@ func (e *Refusal) WriteHTTP(w http.ResponseWriter) {
 }
 
 // FromHTTP is the refusal that an answer is, of whose body it reads a little; nil: it is
-// none, and the body is as it was. What cannot be read in it is left out.
+// none, and the body is as it was. What cannot be read in it is left out. An answer with one
+// of the statuses that WriteHTTP gives, and without HeaderRefused, is the application's, which
+// has run the request; one with two of that header is no member's.
 func FromHTTP(resp *http.Response) *Refusal {
-	kind := resp.Header.Get(HeaderRefused)
-	switch {
-	case resp.StatusCode == http.StatusMisdirectedRequest:
-	case resp.StatusCode == http.StatusServiceUnavailable && kind != "":
-	case resp.StatusCode == http.StatusNotFound && kind == string(PinLost):
+	words := resp.Header[HeaderRefused]
+	if len(words) != 1 || words[0] == "" {
+		return nil
+	}
+	kind := words[0]
+	switch resp.StatusCode {
+	case http.StatusMisdirectedRequest, http.StatusServiceUnavailable:
+	case http.StatusNotFound:
+		if kind != string(PinLost) {
+			return nil
+		}
 	default:
 		return nil
 	}
@@ -272,9 +280,6 @@ func FromHTTP(resp *http.Response) *Refusal {
 		r.Address = a
 	}
 	r.Epoch, _ = ParseEpoch(resp.Header.Get(HeaderEpoch))
-	if r.Kind == NotOwned && kind != string(NotOwned) && !r.Ran && r.Address != "" {
-		r.Kind = Moved
-	}
 	return r
 }
 
