@@ -250,6 +250,7 @@ var own = []string{router.HeaderEpoch, router.HeaderMember, router.HeaderAddress
 // rewrite makes the request to the member.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	exchangeOf(r.Out).options.Idempotent = idempotent(r.Out) // by what the member is told
+	r.Out.URL.RawQuery = r.In.URL.RawQuery                   // as it came, not as it was understood
 	for _, name := range own {
 		delete(r.Out.Header, name)
 	}
