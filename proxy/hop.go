@@ -143,6 +143,7 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 	if !x.options.Idempotent {
 		once(req.Header)
 	}
+	x.trailers(out, &req)
 	body := x.bodyOf(out, &req)
 	transport := p.one
 	if (p.cfg.H2C || strings.HasPrefix(out.Header.Get("Content-Type"), "application/grpc")) && out.Header.Get("Upgrade") == "" {
@@ -314,7 +315,7 @@ func (x *exchange) bodyOf(out, req *http.Request) *tryBody {
 		req.Body = io.NopCloser(bytes.NewReader(x.kept))
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.kept)), nil }
 	case out.Body != nil && out.Body != http.NoBody:
-		b := &tryBody{r: out.Body}
+		b := &tryBody{r: out.Body, came: out.Trailer, trailer: req.Trailer}
 		req.Body = b
 		return b
 	}
@@ -323,8 +324,10 @@ func (x *exchange) bodyOf(out, req *http.Request) *tryBody {
 
 // tryBody is a body that is passed on as it comes, to one try at a time.
 type tryBody struct {
-	r  io.Reader
-	mu sync.Mutex
+	r io.Reader
+	// trailer gets of those that came, at the end of the body, the values.
+	came, trailer http.Header
+	mu            sync.Mutex
 	// Guarded by mu.
 	touched, detached bool
 }
@@ -339,6 +342,9 @@ func (b *tryBody) Read(buf []byte) (int, error) {
 	b.touched = true
 	b.mu.Unlock()
 	n, err := b.r.Read(buf)
+	if err == io.EOF {
+		fill(b.trailer, b.came)
+	}
 	_, long := errors.AsType[*http.MaxBytesError](err)
 	_, said := errors.AsType[*badRequest](err)
 	if err != nil && err != io.EOF && !long && !said {

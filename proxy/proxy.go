@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -121,7 +122,9 @@ func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
 func (x *exchange) WriteHeader(status int) {
-	if x.status == 0 && status >= 200 {
+	if status < 200 {
+		maps.DeleteFunc(x.Header(), reserved) // of the member, before its answer
+	} else if x.status == 0 {
 		x.status = status
 	}
 	x.ResponseWriter.WriteHeader(status)
@@ -219,7 +222,7 @@ func (p *Proxy) keep(x *exchange, r *http.Request) (release func(), err error) {
 	}
 	control := http.NewResponseController(x.ResponseWriter)
 	n := r.ContentLength
-	if n <= 0 || n > p.cfg.MaxReplay || r.Header.Get("Expect") != "" {
+	if n <= 0 || n > p.cfg.MaxReplay || r.Header.Get("Expect") != "" || len(r.Trailer) > 0 {
 		x.pace(r, control, p.cfg.BodySilence)
 		return release, nil
 	}
@@ -244,21 +247,16 @@ func (p *Proxy) keep(x *exchange, r *http.Request) (release func(), err error) {
 	return release, nil
 }
 
-// own are headers that no caller says to a member, and no member to a caller.
-var own = []string{router.HeaderEpoch, router.HeaderMember, router.HeaderAddress, router.HeaderRefused, HeaderKeyspace, HeaderRegion, HeaderReason}
-
 // rewrite makes the request to the member.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	exchangeOf(r.Out).options.Idempotent = idempotent(r.Out) // by what the member is told
 	r.Out.URL.RawQuery = r.In.URL.RawQuery                   // as it came, not as it was understood
-	for _, name := range own {
-		delete(r.Out.Header, name)
-	}
+	r.Out.Trailer = r.In.Trailer                             // into which the values come behind the body
+	maps.DeleteFunc(r.Out.Header, forged)
 	if p.cfg.TrustForwarded {
 		r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 	}
 	r.SetXForwarded()
-	r.Out.Header.Del("X-Real-Ip")
 }
 
 // answered looks at an answer before it is passed on.
@@ -273,8 +271,9 @@ func (p *Proxy) answered(resp *http.Response) error {
 		x.paced.free()
 	}
 	h := resp.Header
-	for _, name := range own {
-		delete(h, name)
+	maps.DeleteFunc(h, reserved)
+	if maps.DeleteFunc(resp.Trailer, reserved); resp.StatusCode != http.StatusSwitchingProtocols {
+		resp.Body = &answerBody{resp.Body, resp}
 	}
 	if x.paced != nil && resp.StatusCode != http.StatusSwitchingProtocols {
 		x.paced.answered(resp)

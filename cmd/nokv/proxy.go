@@ -112,6 +112,8 @@ func (s *proxyServer) key() (proxy.Key, error) {
 		return nil, usagef("--max-body %d: want bytes, or -1", s.maxBody)
 	case hclog.LevelFromString(s.level) == hclog.NoLevel:
 		return nil, usagef("log-level %q: use trace, debug, info, warn, error or off", s.level)
+	case proxy.Reserved(s.header):
+		return nil, usagef("--key-header %.80q: headers of Nokv- are those that the proxy sets: callers cannot say them", s.header)
 	case s.header != "":
 		return proxy.Header(s.header), nil
 	case s.query != "":

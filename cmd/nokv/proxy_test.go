@@ -35,6 +35,7 @@ func TestP80ProxysWords(t *testing.T) {
 		{"proxy --keyspace k --key-header H --addr 0.0.0.0:1", "--insecure"},
 		{"proxy --keyspace k --key-header H --addr 0.0.0.0:1 --plain", "--plain is for this machine"},
 		{"proxy --keyspace k --key-header H --max-body 0", "--max-body"},
+		{"proxy --keyspace k --key-header nokv_region", "headers of Nokv- are those that the proxy sets"},
 		{"proxy --keyspace k --key-header H extra", "no arguments"},
 	} {
 		wantRefused(t, c.line, exitUsage, c.want)
