@@ -81,13 +81,17 @@ func (a *app) FullDuplexCall(s grpc.BidiStreamingServer[testgrpc.StreamingOutput
 	}
 }
 
-// gate is a member that can be told to refuse.
+// gate is a member that can be told to refuse, and to be far away.
 type gate struct {
 	grpcroute.Member
-	says atomic.Pointer[[]error]
+	says   atomic.Pointer[[]error]
+	travel atomic.Int64 // how long requests are on their way
 }
 
 func (g *gate) Do(ctx context.Context, req member.Request, fn func(context.Context, member.Region) error) error {
+	if far := g.travel.Load(); far > 0 {
+		time.Sleep(time.Duration(far))
+	}
 	if says := g.says.Load(); says != nil && len(*says) > 0 {
 		rest := (*says)[1:]
 		g.says.Store(&rest)

@@ -21,7 +21,7 @@
 //  5. A WebSocket whose member is not an owner any more, or ended, is closed between two
 //     messages with code 1012; by Close with 1001.
 //  6. Callers can neither say who they are to members in forwarding headers, nor which
-//     epoch they are at: these are made anew.
+//     epoch they are at: these are made anew. What is Reserved passes neither way.
 //
 // Who may ask, and the listener with its limits of headers and time, are left to the caller.
 package proxy
