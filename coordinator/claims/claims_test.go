@@ -402,3 +402,33 @@ func TestRule5ClaimedKeyThatWasTakenFromItsOwner(t *testing.T) {
 		}
 	})
 }
+
+// A claim is given to members that may own regions of the keyspace: the one whose grant was taken back a
+// moment ago gets nothing, and the caller is not told that it may not.
+func TestAClaimIsGivenToWhoMayHost(t *testing.T) {
+	within(t, 2, nil, func(t *testing.T, w *world) {
+		keyspace := w.View().State.Keyspace(w.ks).GetName()
+		for _, id := range []string{"member/m000", "member/m001"} {
+			w.must(&rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: &rootv1.Grant{
+				Principal: id, Keyspace: keyspace, Verbs: []rootv1.Verb{rootv1.Verb_VERB_HOST},
+			}}}})
+		}
+		w.one("before")
+		w.must(&rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: "member/m000", Keyspace: keyspace}}})
+		for i := range 10 {
+			if a := w.one(fmt.Sprint(i)); a.Region.GetOwners()[0].GetMemberId() != "m001" {
+				t.Errorf("%v", a.Region)
+			}
+		}
+		// The desk does not know yet of one that is taken back now.
+		w.freeze(true)
+		w.must(&rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: "member/m001", Keyspace: keyspace}}},
+			&rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: &rootv1.Grant{
+				Principal: "member/m000", Keyspace: keyspace, Verbs: []rootv1.Verb{rootv1.Verb_VERB_HOST},
+			}}}})
+		time.AfterFunc(100*time.Millisecond, func() { w.freeze(false) })
+		if a := w.one("late"); a.Region.GetOwners()[0].GetMemberId() != "m000" {
+			t.Errorf("%v", a.Region)
+		}
+	})
+}

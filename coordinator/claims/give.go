@@ -169,7 +169,7 @@ func (d *Desk) give(v *rootview.View, c *claim) (state.Owner, error) {
 	for gone := 0; ; {
 		f.said.member = c.named
 		owner, why := f.claims.Take(c.at.key)
-		if why == 0 && d.takes(v, owner) {
+		if why == 0 && d.takes(v, ks, owner) {
 			c.grant = d.given.add(ks, owner.Member)
 			return owner, nil
 		}
@@ -189,9 +189,10 @@ func (d *Desk) give(v *rootview.View, c *claim) (state.Owner, error) {
 }
 
 // takes reports whether a member is still what it was when it was looked at.
-func (d *Desk) takes(v *rootview.View, o state.Owner) bool {
+func (d *Desk) takes(v *rootview.View, ks state.KeyspaceID, o state.Owner) bool {
 	m := v.State.Member(o.Member)
 	return m.GetIncarnation() == o.Incarnation && m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE &&
+		placement.Accepts(v.State, m, v.State.Keyspace(ks).GetName()) &&
 		(d.cfg.Observed.Takes(o.Member) || d.cfg.Observed.Damped(o.Member))
 }
 

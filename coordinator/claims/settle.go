@@ -59,9 +59,9 @@ func (d *Desk) result(c *claim, result *rootv1.CommandResult) {
 		case rootv1.Reason_REASON_ERA_STALE:
 			d.finish(c, Answer{Err: reason.New(rootv1.Reason_REASON_TENURE_NOT_HELD, "the era in which it was claimed is over")})
 		case rootv1.Reason_REASON_RANGE_CHANGE_PENDING, rootv1.Reason_REASON_MEMBER_RETIRED, rootv1.Reason_REASON_MEMBER_DRAINING, rootv1.Reason_REASON_UNHEALTHY_MEMBER,
-			rootv1.Reason_REASON_MEMBER_NOT_FOUND, rootv1.Reason_REASON_CAPACITY_EXCEEDED:
+			rootv1.Reason_REASON_MEMBER_NOT_FOUND, rootv1.Reason_REASON_CAPACITY_EXCEEDED, rootv1.Reason_REASON_PERMISSION_DENIED:
 			if c.tries++; c.tries < maxTries {
-				d.later = append(d.later, c) // by what the view knows then of members, and of limits
+				d.later = append(d.later, c) // by what the view knows then of members, of limits, and of grants
 				return
 			}
 			fallthrough

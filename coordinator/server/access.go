@@ -67,12 +67,15 @@ func (v *served) mayRead(ctx context.Context, keyspace string) error {
 	return nil
 }
 
-// mayReadOf is mayRead for the keyspace of an id.
+// mayReadOf is mayRead for the keyspace of an id; of one that is gone, only who may read all of them.
 func (v *served) mayReadOf(ctx context.Context, id state.KeyspaceID) error {
 	if v.server.cfg.Access == nil {
 		return nil
 	}
-	return v.mayRead(ctx, v.state.Keyspace(id).GetName())
+	if k := v.state.Keyspace(id); k != nil {
+		return v.mayRead(ctx, k.GetName())
+	}
+	return v.server.cfg.Access.MayAll(ctx, v.state, rootv1.Verb_VERB_READ)
 }
 
 // conceal takes out of refusals the regions that are in the way of a caller who may

@@ -144,3 +144,36 @@ func TestGrantsNeedCertificates(t *testing.T) {
 	_, err := w.client.GrantAccess(within(t), &coordinatorv1.GrantAccessRequest{Grant: &rootv1.Grant{Principal: "client/a", Keyspace: "default", Verbs: []rootv1.Verb{rootv1.Verb_VERB_READ}}})
 	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
 }
+
+// What is left of a keyspace that is gone, such as the keys that its regions were cut at, is for who may
+// read all keyspaces; a client that may read the default one is no such.
+func TestTransitionsOfAKeyspaceThatIsGone(t *testing.T) {
+	w, ctx := secureWorld(t), within(t)
+	operator, a := coordinatorv1.NewCoordinatorClient(w.as(t, impersonate.Named(principal.Operator, "o"))), coordinatorv1.NewCoordinatorClient(w.as(t, impersonate.Named(principal.Client, "a")))
+	ks := w.root.state.KeyspaceByName("t").GetId()
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: &rootv1.Grant{
+		Principal: "client/tenant", Keyspace: "t", Verbs: []rootv1.Verb{rootv1.Verb_VERB_PUBLISH},
+	}}}})
+	var ids []uint64
+	w.root.state.RegionsFrom(state.KeyspaceID(ks), "", func(r *state.Region) bool {
+		ids = append(ids, uint64(r.ID))
+		return true
+	})
+	epoch := w.root.state.Region(state.RegionID(ids[0])).Epoch
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: ids[0], ExpectedEpoch: epoch.Proto(), SplitKey: []byte("a-secret"), RightRegionId: 99}}})
+	id := w.root.state.PendingTransition(state.RegionID(ids[0])).GetId()
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: id}}})
+	for _, region := range ids {
+		w.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: region}}})
+	}
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{Name: "t"}}})
+	for name, c := range map[string]struct {
+		client coordinatorv1.CoordinatorClient
+		want   int
+	}{"an operator": {operator, 1}, "a client": {a, 0}} {
+		r, err := c.client.ListTransitions(ctx, &coordinatorv1.ListTransitionsRequest{IncludeEnded: true, Read: &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}})
+		if err != nil || len(r.GetTransitions()) != c.want {
+			t.Errorf("%s: %v, %v", name, r, err)
+		}
+	}
+}

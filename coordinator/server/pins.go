@@ -29,6 +29,11 @@ func (s *Server) PinKeys(ctx context.Context, req *coordinatorv1.PinKeysRequest)
 	if principal.FromContext(ctx).Role == principal.Member {
 		verb = rootv1.Verb_VERB_HOST
 	}
+	if s.cfg.Access != nil { // a grant that was taken back somewhere gives no key
+		if v, err = s.strong(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.cfg.Access.May(ctx, v.state, verb, req.GetKeyspace()); err != nil {
 		return nil, v.atToken(err)
 	}

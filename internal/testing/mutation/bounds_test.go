@@ -48,6 +48,21 @@ var bounds = []mutation{
 		[]string{assigns},
 	},
 	{
+		16, "who gets a region completes its move", "meta/root/state/permission.go",
+		"		return t.GetFrom().GetMemberId() == name\n", "		return t.GetFrom().GetMemberId() == name || t.GetOwner().GetMemberId() == name\n",
+		[]string{state},
+	},
+	{
+		16, "a coordinator completes changes in the era of another", "meta/root/state/apply.go",
+		"role == roleCoordinator && name == t.tenure.GetHolderId())", "role == roleCoordinator && (name == t.tenure.GetHolderId() || true))",
+		[]string{state},
+	},
+	{
+		16, "one of many owners takes a shared region", "meta/root/state/permission.go",
+		"(len(r.Owners) == 1 || !s.assigns(r))", "(true || !s.assigns(r))",
+		[]string{state},
+	},
+	{
 		16, "a member registers for closed keyspaces", "meta/root/state/member.go",
 		"		if !t.Hosts(id, keyspace) {", "		if false {",
 		[]string{"./meta/root/state"},

@@ -94,8 +94,8 @@ func (t *turn) command(c *rootv1.Command, small bool) {
 		return
 	}
 	t.actor, t.why = c.GetActor(), c.GetWhy()
-	role, _, _ := strings.Cut(t.actor, "/")
-	t.byEra = c.GetRequireEra() != 0 && c.GetVia() == "" && (role == "" || role == roleCoordinator)
+	role, name, _ := strings.Cut(t.actor, "/")
+	t.byEra = c.GetRequireEra() != 0 && c.GetVia() == "" && (role == "" || role == roleCoordinator && name == t.tenure.GetHolderId())
 	results := t.results(len(c.GetEvents()))
 	v := verdict{reject: t.precondition(c)}
 	if v.reject == nil {

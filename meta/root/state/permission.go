@@ -15,8 +15,12 @@ func (t *turn) judgeActor(e *rootv1.Event) *rootv1.ErrorDetail {
 	switch {
 	case role == roleMember && changesRegions(e) && !(t.Owns(name, e) && t.HostsAll(name, e)):
 		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is not its own, or in no keyspace where it may own regions", t.actor)
+	case role == roleCoordinator && e.GetTransitionCompleted() != nil && !t.byEra:
+		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s completes what it plans, in an era that it holds", t.actor)
 	case role == roleClient && !t.granted(name, e):
 		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is in no keyspace where it has a grant of %s", t.actor, verbWords[VerbOf(e)])
+	case role == roleClient && t.givenAway(e):
+		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s may plan it: who gives the region away completes it, the holder of the Tenure, or an operator", t.actor)
 	}
 	return nil
 }
@@ -63,7 +67,8 @@ func changesRegions(e *rootv1.Event) bool {
 	return false
 }
 
-// Owns says whether an event about regions or their changes is about what is a member's own.
+// Owns says whether an event about regions or their changes is about what is a member's own. Of regions that
+// are assigned, and have several owners, none is one owner's alone: it gives its own share away, and no more.
 func (s *State) Owns(name string, e *rootv1.Event) bool {
 	switch e := e.GetKind().(type) {
 	case *rootv1.Event_RegionBootstrapped:
@@ -72,26 +77,30 @@ func (s *State) Owns(name string, e *rootv1.Event) bool {
 		expected := e.RegionPublished.GetExpectedEpoch()
 		return s.ownsDescribed(name, e.RegionPublished.GetRegion(), expected != nil && EpochFromProto(expected) == Epoch{})
 	case *rootv1.Event_RegionTombstoned:
-		return s.ownsRegion(name, e.RegionTombstoned.GetRegionId())
+		return s.ownsAlone(name, e.RegionTombstoned.GetRegionId())
 	case *rootv1.Event_RegionsAssigned:
 		for _, a := range e.RegionsAssigned.GetAssignments() {
-			if !s.ownsRegion(name, a.GetRegionId()) {
+			if !s.ownsAlone(name, a.GetRegionId()) {
 				return false
 			}
 		}
 		return len(e.RegionsAssigned.GetAssignments()) > 0
 	case *rootv1.Event_PeerChangePlanned:
-		return s.ownsRegion(name, e.PeerChangePlanned.GetRegionId())
+		c := e.PeerChangePlanned
+		if c.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER && c.GetOwner().GetMemberId() == name {
+			return s.ownsRegion(name, c.GetRegionId())
+		}
+		return s.ownsAlone(name, c.GetRegionId())
 	case *rootv1.Event_SplitPlanned:
-		return s.ownsRegion(name, e.SplitPlanned.GetRegionId())
+		return s.ownsAlone(name, e.SplitPlanned.GetRegionId())
 	case *rootv1.Event_MergePlanned:
-		return s.ownsRegion(name, e.MergePlanned.GetLeftRegionId()) && s.ownsRegion(name, e.MergePlanned.GetRightRegionId())
+		return s.ownsAlone(name, e.MergePlanned.GetLeftRegionId()) && s.ownsAlone(name, e.MergePlanned.GetRightRegionId())
 	case *rootv1.Event_MovePlanned:
 		return e.MovePlanned.GetFrom().GetMemberId() == name && s.ownsRegion(name, e.MovePlanned.GetRegionId())
 	case *rootv1.Event_MoveReady:
 		return s.movesTo(name, e.MoveReady.GetTransitionId())
 	case *rootv1.Event_TransitionCompleted:
-		return s.ownsTransition(name, e.TransitionCompleted.GetTransitionId())
+		return s.givesAway(name, e.TransitionCompleted.GetTransitionId())
 	case *rootv1.Event_TransitionCancelled:
 		return s.ownsTransition(name, e.TransitionCancelled.GetTransitionId())
 	}
@@ -108,13 +117,25 @@ func (s *State) ownsRegion(name string, id uint64) bool {
 	return owns
 }
 
+// ownsAlone says whether a member owns a region, and by itself where regions are assigned: members that
+// report their regions speak for all of their owners.
+func (s *State) ownsAlone(name string, id uint64) bool {
+	r := s.Region(RegionID(id))
+	return r != nil && s.ownsRegion(name, id) && (len(r.Owners) == 1 || !s.assigns(r))
+}
+
+// assigns says whether a region is of a keyspace whose regions are assigned.
+func (s *State) assigns(r *Region) bool {
+	return s.Keyspace(r.Keyspace).GetSettings().GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED
+}
+
 // ownsDescribed says whether a member may publish a descriptor: of a region that
 // it owns, or of a new one that it is an owner of, where members report theirs. asNew
 // says that it is refused when somebody else's region has come to be there.
 func (s *State) ownsDescribed(name string, p *rootv1.Region, asNew bool) bool {
 	id := p.GetId()
 	if id != 0 && s.Region(RegionID(id)) != nil {
-		return s.ownsRegion(name, id)
+		return s.ownsAlone(name, id)
 	}
 	keyspace := s.Keyspace(KeyspaceID(p.GetKeyspaceId()))
 	return keyspace != nil && keyspace.GetSettings().GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED &&
@@ -125,6 +146,35 @@ func (s *State) ownsDescribed(name string, p *rootv1.Region, asNew bool) bool {
 func (s *State) movesTo(name, transition string) bool {
 	t := s.Transition(transition)
 	return t != nil && t.GetOwner().GetMemberId() == name
+}
+
+// givesAway says whether a member gives away what a transition takes: its region, its share of one, or a
+// part of its keys. Who gets it says that it is ready, and not how far the other one got.
+func (s *State) givesAway(name, transition string) bool {
+	t := s.Transition(transition)
+	switch t.GetKind() {
+	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
+		return t.GetFrom().GetMemberId() == name
+	case rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER:
+		return t.GetOwner().GetMemberId() == name || s.ownsAlone(name, t.GetRegionId())
+	case rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER:
+		return t.GetOwner().GetMemberId() != name && s.ownsAlone(name, t.GetRegionId())
+	case rootv1.TransitionKind_TRANSITION_KIND_SPLIT:
+		return s.ownsAlone(name, t.GetRegionId())
+	case rootv1.TransitionKind_TRANSITION_KIND_MERGE:
+		return s.ownsAlone(name, t.GetRegionId()) && s.ownsAlone(name, t.GetRightRegionId())
+	}
+	return false
+}
+
+// givenAway says whether an event completes a change of an assigned region whose owner acts for it.
+func (s *State) givenAway(e *rootv1.Event) bool {
+	c := e.GetTransitionCompleted()
+	if c == nil {
+		return false
+	}
+	r := s.Region(RegionID(s.Transition(c.GetTransitionId()).GetRegionId()))
+	return r != nil && s.assigns(r) && slices.ContainsFunc(r.Owners, s.Acts)
 }
 
 // ownsTransition says whether a member owns the region that changes, or its share
