@@ -10,14 +10,15 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 )
 
-// The states of a whole cluster, in the order in which they are looked for.
+// The states of a whole cluster, the worst first.
 const (
+	// stateDegraded: something is away, or regions wait for what is not there. What makes the root or
+	// the authority doubtful is worse than forming and no_members, the rest is not.
+	stateDegraded = "degraded"
 	// stateForming: there was no era yet.
 	stateForming = "forming"
 	// stateNoMembers: nobody takes regions.
 	stateNoMembers = "no_members"
-	// stateDegraded: something is away, or regions wait for what is not there.
-	stateDegraded = "degraded"
 	// stateMoving: regions are on their way.
 	stateMoving = "moving"
 	// stateSingle and stateStable: nothing is wrong and nothing moves, with one member, or more.
@@ -43,34 +44,90 @@ func movesUnderWay(ctx context.Context, cl *client.Client) (n uint64, err error)
 	return n, nil
 }
 
-// judge says in a word how the cluster is, and why. unknown: it was not told whether regions
-// move.
+// judge says in a word how the cluster is, the worst that is true of it, and why. unknown: it was
+// not told whether regions move.
 func (s *statusOutput) judge(unknown error) {
-	s.State, s.StateWhy = stateStable, fmt.Sprintf("%d members, nothing moves", s.Members.Active)
+	doubts, rest := s.doubts(), s.wrong()
+	if unknown != nil && len(doubts) == 0 {
+		rest = append(rest, "whether regions move cannot be told: "+explain(unknown))
+	}
+	say := func(state string, why ...string) { s.State, s.StateWhy = state, strings.Join(why, "; ") }
+	const noMember = "no member is active"
 	switch {
-	case unknown != nil:
-		s.State, s.StateWhy = stateDegraded, "whether regions move cannot be told: "+explain(unknown)
+	case len(doubts) > 0:
+		why := doubts
+		if s.Members != nil && s.Members.Active == 0 {
+			why = append(why, noMember)
+		}
+		why = append(why, rest...)
+		if s.asOf != "" {
+			why = append(why, "members and regions are "+s.asOf)
+		}
+		say(stateDegraded, why...)
+	case s.Era == 0:
+		say(stateForming, append([]string{"no coordinator has held the Tenure yet"}, rest...)...)
+	case s.Members.Active == 0:
+		say(stateNoMembers, append([]string{noMember}, rest...)...)
+	case len(rest) > 0:
+		say(stateDegraded, rest...)
+	case s.MovesUnderWay == countedMoves:
+		say(stateMoving, fmt.Sprintf("%d changes of regions or more are under way, %d members drain", countedMoves, s.Members.Draining))
+	case s.Members.Draining > 0 || s.MovesUnderWay > 0:
+		say(stateMoving, fmt.Sprintf("%d changes of regions are under way, %d members drain", s.MovesUnderWay, s.Members.Draining))
 	case s.Members.Active == 1:
-		s.State, s.StateWhy = stateSingle, "one member, nothing moves"
+		say(stateSingle, "one member, nothing moves")
+	default:
+		say(stateStable, fmt.Sprintf("%d members, nothing moves", s.Members.Active))
 	}
-	if s.Members.Draining > 0 || s.MovesUnderWay > 0 {
-		s.State, s.StateWhy = stateMoving, fmt.Sprintf("%d changes of regions are under way, %d members drain", s.MovesUnderWay, s.Members.Draining)
-		if s.MovesUnderWay == countedMoves {
-			s.StateWhy = fmt.Sprintf("%d changes of regions or more are under way, %d members drain", countedMoves, s.Members.Draining)
+}
+
+// blind says how many of the coordinators that answer do not reach the root, and of how many.
+func (s *statusOutput) blind() (blind, of uint64) {
+	for _, c := range s.Coordinators {
+		if c.Error == "" {
+			of++
+			if c.Disclosure != nil && c.Disclosure.DegradedMode == "root_unavailable" {
+				blind++
+			}
 		}
 	}
-	if wrong := s.wrong(); len(wrong) > 0 {
-		s.State, s.StateWhy = stateDegraded, strings.Join(wrong, "; ")
+	return blind, of
+}
+
+// cutOff says that no coordinator that answers reaches the root.
+func (s *statusOutput) cutOff() bool {
+	blind, of := s.blind()
+	return blind > 0 && blind == of
+}
+
+// doubts are what makes the root or the authority doubtful, the worst first: whatever else is said of
+// the cluster may be wrong with them.
+func (s *statusOutput) doubts() (all []string) {
+	serving, broken, leads := false, false, false
+	for _, c := range s.Coordinators {
+		serving = serving || c.ServingAuthority
+		broken = broken || slices.ContainsFunc(c.InvariantViolations, func(n uint64) bool { return n > 0 })
 	}
-	if s.Members.Active == 0 {
-		s.State, s.StateWhy = stateNoMembers, "no member is active"
-		if s.Members.Orphaned > 0 {
-			s.StateWhy = fmt.Sprintf("no member is active, and %d regions have no owner", s.Members.Orphaned)
+	for _, p := range s.RootPeers {
+		leads = leads || p.Leader && !p.Replaced
+	}
+	if broken {
+		all = append(all, "an invariant is broken")
+	}
+	if s.cutOff() || len(s.RootPeers) > 0 && !leads {
+		all = append(all, "the root has no quorum that is in reach")
+	}
+	if s.Members == nil {
+		all = append(all, "no coordinator that answers has read the root: the Tenure, members and regions are not known")
+	}
+	if s.Era > 0 && !serving {
+		why := "nobody serves ids and timestamps"
+		if s.heldOutOfReach() {
+			why += fmt.Sprintf(": coordinator %s holds the Tenure, and is not in reach; if that lasts, nokv tenure end --why TEXT lets another one take it", s.Holder)
 		}
+		all = append(all, why)
 	}
-	if s.Era == 0 {
-		s.State, s.StateWhy = stateForming, "no coordinator has held the Tenure yet"
-	}
+	return all
 }
 
 // heldOutOfReach says that who holds the Tenure did not answer. It may be well, and in the root's
@@ -79,8 +136,8 @@ func (s *statusOutput) heldOutOfReach() bool {
 	return s.Holder != "" && !slices.ContainsFunc(s.Coordinators, func(c coordinatorStatusOutput) bool { return c.ID == s.Holder && c.Error == "" })
 }
 
-// wrong is what makes a cluster degraded. A member that has failed does not: its regions are
-// others', or they count.
+// wrong is what else makes a cluster degraded, the worst first. A member that has failed does not: its
+// regions are others', or they count. Nor does a root peer that was replaced.
 func (s *statusOutput) wrong() (all []string) {
 	say := func(n uint64, one, more string) {
 		switch {
@@ -90,48 +147,29 @@ func (s *statusOutput) wrong() (all []string) {
 			all = append(all, fmt.Sprintf("%d %s", n, more))
 		}
 	}
-	var unreachable, peersAway, leaders uint64
-	serving, broken, lost := false, false, false
+	var unreachable, peersAway, waiting uint64
 	for _, c := range s.Coordinators {
 		if c.Error != "" {
 			unreachable++
-			continue
 		}
-		serving = serving || c.ServingAuthority
-		for _, n := range c.InvariantViolations {
-			broken = broken || n > 0
-		}
-		lost = lost || c.Disclosure != nil && c.Disclosure.DegradedMode == "root_unavailable"
 	}
 	for _, p := range s.RootPeers {
-		if !p.Reachable || p.Problem != "" {
+		if !p.Replaced && (!p.Reachable || p.Problem != "") {
 			peersAway++
 		}
-		if p.Leader {
-			leaders++
-		}
 	}
-	if broken {
-		all = append(all, "an invariant is broken")
-	}
-	if lost || len(s.RootPeers) > 0 && leaders == 0 {
-		all = append(all, "the root has no quorum that is in reach")
-	}
-	if s.Era > 0 && !serving {
-		why := "nobody serves ids and timestamps"
-		if s.heldOutOfReach() {
-			why += fmt.Sprintf(": coordinator %s holds the Tenure, and is not in reach; if that lasts, nokv tenure end --why TEXT lets another one take it", s.Holder)
-		}
-		all = append(all, why)
-	}
-	say(s.Members.Orphaned, "one region has no owner", "regions have no owner")
-	say(s.Members.Suspected, "one member is suspected", "members are suspected")
-	waiting := uint64(0)
 	for _, x := range s.Stuck {
 		waiting += x.Count
+	}
+	if m := s.Members; m != nil {
+		say(m.Orphaned, "one region has no owner", "regions have no owner")
+		say(m.Suspected, "one member is suspected", "members are suspected")
 	}
 	say(waiting, "one region waits", "regions wait")
 	say(peersAway, "one root peer is away", "root peers are away")
 	say(unreachable, "one coordinator is away", "coordinators are away")
+	if blind, of := s.blind(); blind < of {
+		say(blind, "one coordinator does not reach the root", "coordinators do not reach the root")
+	}
 	return all
 }

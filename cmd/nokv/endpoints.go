@@ -17,6 +17,7 @@ import (
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
 )
 
@@ -261,7 +262,9 @@ func (r *rootFlags) peersOf(ctx context.Context, named string, certs *mtls.Sourc
 	}
 	peers := make(map[uint64]string, len(s.GetRootPeers()))
 	for _, p := range s.GetRootPeers() {
-		peers[p.GetNodeId()] = p.GetAddress()
+		if !state.WasReplaced(s.GetCluster(), p.GetNodeId()) {
+			peers[p.GetNodeId()] = p.GetAddress()
+		}
 	}
 	return peers, nil
 }

@@ -132,14 +132,18 @@ type membersOutput struct {
 	Orphaned uint64 `json:"orphaned_regions"`
 }
 
-func showMembers(st *coordinatorv1.StatusResponse) membersOutput {
-	return membersOutput{
+func showMembers(st *coordinatorv1.StatusResponse) *membersOutput {
+	return &membersOutput{
 		Active: st.GetMembersActive(), Draining: st.GetMembersDraining(), Failed: st.GetMembersFailed(), Suspected: st.GetMembersSuspected(),
 		Assigned: st.GetAssignedRegions(), Orphaned: st.GetOrphanedRegions(),
 	}
 }
 
+// words is a line of the table; nil: nobody knows them.
 func (m *membersOutput) words() string {
+	if m == nil {
+		return "not known"
+	}
 	text := fmt.Sprintf("%d active of %d", m.Active, m.Active+m.Draining+m.Failed)
 	for _, x := range []struct {
 		n    uint64

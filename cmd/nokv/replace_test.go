@@ -81,6 +81,7 @@ func replaceOne(t *testing.T, rng *rand.Rand, role string) {
 	if role == "a living one" {
 		r.c.Kill(lost)
 	}
+	r.nothingAway()
 
 	// Two of three are left, and one of the two is new.
 	second := (lost + 1 + rng.IntN(2)) % 3
@@ -290,6 +291,32 @@ func (r *replacing) waitHealthy() {
 		}
 		if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
 			return fmt.Errorf("root peer %d: /healthz answers %s, %w", r.node, resp.Status, err)
+		}
+		return nil
+	})
+}
+
+// nothingAway waits until nokv status misses nobody: the coordinators still have the lost peer in
+// their flags.
+func (r *replacing) nothingAway() {
+	r.t.Helper()
+	proctest.Eventually(r.t, recoverWithin, func() error {
+		run := r.c.Run("status", "-o", "json", "--coordinator-addr", r.c.Coordinators())
+		var s statusOutput
+		if err := json.Unmarshal([]byte(run.Stdout), &s); err != nil {
+			return fmt.Errorf("status: %w: %s", err, run.Stderr)
+		}
+		voters := 0
+		for _, p := range s.RootPeers {
+			if p.Replaced == p.Reachable || p.NodeID == uint64(r.lost+1) && !p.Replaced {
+				return fmt.Errorf("root peer %+v", p)
+			}
+			if !p.Replaced {
+				voters++
+			}
+		}
+		if s.State != stateNoMembers || s.StateWhy != "no member is active" || voters != 3 {
+			return fmt.Errorf("%s: %s; root peers %+v", s.State, s.StateWhy, s.RootPeers)
 		}
 		return nil
 	})

@@ -81,6 +81,26 @@ func TestRootAway(t *testing.T) {
 		}
 		t.Logf("nokv %s: %s", strings.Join(args, " "), strings.TrimSpace(r.Stderr))
 	}
+	// One that starts now has read nothing: what the other one knows is shown, and how old it is.
+	c.Kill(c.Roots() + 1)
+	c.Start(c.Roots() + 1)
+	proctest.Eventually(t, recoverWithin, func() error {
+		r := cli("status", "-o", "json")
+		var s statusOutput
+		if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
+			return fmt.Errorf("status: %w: %s", err, r.Stderr)
+		}
+		for _, one := range s.Coordinators {
+			if one.Error != "" {
+				return fmt.Errorf("%s: %s", one.Address, one.Error)
+			}
+		}
+		if r.Code != exitUnavailable || s.State != stateDegraded || !strings.HasPrefix(s.StateWhy, "the root has no quorum") || !strings.HasSuffix(s.StateWhy, " old") || s.Era == 0 || s.Members == nil {
+			t.Fatalf("status without a root: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+		t.Logf("nokv status: %s: %s", s.State, s.StateWhy)
+		return nil
+	})
 	for i := range c.Roots() {
 		c.Start(i)
 	}

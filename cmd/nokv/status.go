@@ -11,6 +11,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/channel"
+	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
 
@@ -29,9 +30,9 @@ type statusOutput struct {
 	Predecessor  string                    `json:"predecessor,omitempty"`
 	Coordinators []coordinatorStatusOutput `json:"coordinators"`
 	RootPeers    []rootEndpointOutput      `json:"root_peers"`
-	// Members and regions as who assigns has them, or else who is furthest; Stuck is what
-	// keyspaces wait for.
-	Members membersOutput `json:"members"`
+	// Members and regions as the coordinator that serves has them, or else the one that is furthest;
+	// absent: no coordinator that answers has read the root. Stuck is what keyspaces wait for.
+	Members *membersOutput `json:"members,omitempty"`
 	// MovesUnderWay are changes of regions that have begun and not ended, 1,000 at most.
 	MovesUnderWay uint64        `json:"moves_under_way"`
 	Stuck         []stuckOutput `json:"stuck,omitempty"`
@@ -39,6 +40,8 @@ type statusOutput struct {
 	Rounds []roundOutput `json:"rounds,omitempty"`
 	// Scaling is how many members keyspaces want, by who assigns.
 	Scaling []scalingOutput `json:"scaling,omitempty"`
+	// asOf says how old the members are; empty: the coordinator that has them is level with the root.
+	asOf string `json:"-"`
 }
 
 type coordinatorStatusOutput struct {
@@ -73,6 +76,8 @@ type rootEndpointOutput struct {
 	Reachable bool   `json:"reachable"`
 	Leader    bool   `json:"leader"`
 	Problem   string `json:"problem,omitempty"`
+	// Replaced: it is no root peer any more, and whether it answers counts for nothing.
+	Replaced bool `json:"replaced"`
 	// Channel and CertificateDays are as those of coordinators.
 	Channel         string   `json:"channel,omitempty"`
 	CertificateDays *float64 `json:"certificate_days,omitempty"`
@@ -118,11 +123,29 @@ status 0 when at least one answers and the root has a quorum, 3 otherwise.`,
 var errDegraded = errors.New("the cluster is degraded: no root peer with a quorum answers; see above")
 
 func showStatus(ctx context.Context, e *env, cl *client.Client) error {
-	out := statusOutput{}
-	var best *coordinatorv1.StatusResponse
+	out, err := heard(askEach(ctx, cl, cl.Status))
+	if err != nil {
+		return err
+	}
+	moves, unknown := movesUnderWay(ctx, cl)
+	out.MovesUnderWay = moves
+	out.judge(unknown)
+	if err := e.print(out, out.table); err != nil {
+		return err
+	}
+	if out.cutOff() {
+		return errDegraded
+	}
+	return nil
+}
+
+// heard is one output of the answers of all coordinators; an error: none of them answered.
+func heard(answers []answerOf[*coordinatorv1.StatusResponse]) (*statusOutput, error) {
+	out := &statusOutput{}
+	// best is the answer of the coordinator that is furthest, serving that of the one that serves.
+	var best, serving *coordinatorv1.StatusResponse
 	var firstErr error
-	assigned := false
-	for _, a := range askEach(ctx, cl, cl.Status) {
+	for _, a := range answers {
 		st := a.said
 		if a.err != nil {
 			firstErr = errors.Join(firstErr, a.err)
@@ -133,21 +156,21 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 		for _, x := range st.GetStuck() {
 			out.Stuck = append(out.Stuck, stuckOutput{x.GetKeyspace(), x.GetWhy(), x.GetCount(), x.GetRegionId()})
 		}
-		if st.GetServingAuthority() || !assigned {
-			out.Members, assigned = showMembers(st), st.GetServingAuthority()
-		}
 		for _, r := range st.GetRounds() {
 			out.Rounds = append(out.Rounds, showRound(r))
 		}
 		for _, x := range st.GetScaling() {
 			out.Scaling = append(out.Scaling, showScaling(x))
 		}
-		if best == nil || st.GetDisclosure().GetServedRootToken().GetIndex() > best.GetDisclosure().GetServedRootToken().GetIndex() {
+		if best == nil || isFurther(st, best) {
 			best = st
+		}
+		if st.GetServingAuthority() && (serving == nil || isFurther(st, serving)) {
+			serving = st
 		}
 	}
 	if best == nil {
-		return firstErr
+		return nil, firstErr
 	}
 	out.ClusterID = fmt.Sprintf("%016x", best.GetCluster().GetClusterId())
 	out.Era, out.Holder = best.GetTenure().GetEra(), best.GetTenure().GetHolderId()
@@ -159,18 +182,37 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 	}
 	out.Predecessor = howEnded(best.GetHandover())
 	for _, p := range best.GetRootPeers() {
-		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem, channel.Name(p.Channel), daysLeft(p.CertificateEndsUnixSeconds)})
+		out.RootPeers = append(out.RootPeers, rootEndpointOutput{
+			NodeID: p.NodeId, Address: p.Address, Reachable: p.Reachable, Leader: p.Leader, Problem: p.Problem,
+			Replaced: state.WasReplaced(best.GetCluster(), p.NodeId), Channel: channel.Name(p.Channel), CertificateDays: daysLeft(p.CertificateEndsUnixSeconds),
+		})
 	}
-	moves, unknown := movesUnderWay(ctx, cl)
-	out.MovesUnderWay = moves
-	out.judge(unknown)
-	if err := e.print(out, out.table); err != nil {
-		return err
+	switch old := age(best.GetDisclosure()); {
+	case serving != nil:
+		out.Members = showMembers(serving)
+	case out.Era > 0 || old == "": // or else it has read nothing, or not yet what was long decided
+		out.Members, out.asOf = showMembers(best), old
 	}
-	if best.GetDisclosure().GetDegradedMode() == coordinatorv1.DegradedMode_DEGRADED_MODE_ROOT_UNAVAILABLE {
-		return errDegraded
+	return out, nil
+}
+
+// isFurther says whether a knows more of the root's log than b.
+func isFurther(a, b *coordinatorv1.StatusResponse) bool {
+	return a.GetDisclosure().GetServedRootToken().GetIndex() > b.GetDisclosure().GetServedRootToken().GetIndex()
+}
+
+// age says how old an answer is; empty: the coordinator that gave it is level with the root.
+func age(d *coordinatorv1.Disclosure) string {
+	switch d.GetDegradedMode() {
+	case coordinatorv1.DegradedMode_DEGRADED_MODE_HEALTHY:
+		return ""
+	case coordinatorv1.DegradedMode_DEGRADED_MODE_ROOT_LAGGING:
+		return fmt.Sprintf("%d entries behind the root", d.GetRootLag())
 	}
-	return nil
+	if ms := d.GetRootLagMillis(); ms > 0 {
+		return (time.Duration(ms) * time.Millisecond).Round(100*time.Millisecond).String() + " old"
+	}
+	return "as of " + showToken(d.GetServedRootToken())
 }
 
 func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorStatusOutput {
@@ -211,7 +253,11 @@ func (s *statusOutput) invariants() string {
 func (s *statusOutput) table(w *tabwriter.Writer) {
 	row(w, "cluster", s.ClusterID)
 	row(w, "state", strings.ReplaceAll(s.State, "_", " ")+": "+s.StateWhy)
-	row(w, "tenure", fmt.Sprintf("era %d, held by %s", s.Era, orDash(s.Holder)))
+	tenure := "not known"
+	if s.Members != nil {
+		tenure = fmt.Sprintf("era %d, held by %s", s.Era, orDash(s.Holder))
+	}
+	row(w, "tenure", tenure)
 	if s.Ending != "" {
 		row(w, "", s.Ending)
 	}
@@ -219,7 +265,11 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		row(w, "before", s.Predecessor)
 	}
 	row(w, "invariants", s.invariants())
-	row(w, "members", s.Members.words())
+	members := s.Members.words()
+	if s.asOf != "" {
+		members += " (" + s.asOf + ")"
+	}
+	row(w, "members", members)
 	for _, x := range s.Stuck {
 		row(w, "waiting", x.words())
 	}
@@ -255,7 +305,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		if p.Leader {
 			role = "leader"
 		}
-		if !p.Reachable {
+		switch {
+		case p.Replaced:
+			role = "replaced: take it out of -root-peer"
+		case !p.Reachable:
 			role = orDash(p.Problem)
 		}
 		row(w, p.NodeID, p.Address, p.Reachable, role, channelCell(p.Channel, p.CertificateDays))
