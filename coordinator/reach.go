@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -72,6 +73,7 @@ func (r *reachability) endpoints(ctx context.Context) []*coordinatorv1.RootEndpo
 		r.last = append(r.last, &coordinatorv1.RootEndpoint{
 			NodeId: p.NodeID, Address: p.Address, Reachable: p.Err == nil,
 			Leader: p.Err == nil && p.Status.GetLeaderId() == p.NodeID, Problem: r.problem(p),
+			DiskLow: cmp.Or(p.Status.GetNoRoom(), p.Status.GetDiskLow()),
 			Channel: p.Status.GetChannel(), CertificateEndsUnixSeconds: p.Status.GetCertificateEndsUnixSeconds(),
 		})
 	}

@@ -72,14 +72,14 @@ func TestAPeerThatIsNotWhatItShouldBe(t *testing.T) {
 		var said written.Text
 		r := newReachability(func(context.Context) []rootclient.PeerStatus {
 			return []rootclient.PeerStatus{
-				{NodeID: 1, Status: &rootv1.StatusResponse{LeaderId: 1}},
+				{NodeID: 1, Status: &rootv1.StatusResponse{LeaderId: 1, DiskLow: "1 MiB is free"}},
 				{NodeID: 2, Err: errors.New("gone")},
 				{NodeID: 3, Status: &rootv1.StatusResponse{LeaderId: 3}, Err: errors.New("root peer 3 belongs to cluster 7, this client to cluster 8")},
 			}
 		}, clock.NewMonotonic(), said.Logger(hclog.Info))
 		for range 3 {
 			got := r.endpoints(t.Context())
-			if len(got) != 3 || got[0].GetProblem()+got[1].GetProblem() != "" || !strings.Contains(got[2].GetProblem(), "cluster 7") || got[2].GetLeader() || got[2].GetReachable() {
+			if len(got) != 3 || got[0].GetProblem()+got[1].GetProblem() != "" || got[0].GetDiskLow() != "1 MiB is free" || got[1].GetDiskLow() != "" || !strings.Contains(got[2].GetProblem(), "cluster 7") || got[2].GetLeader() || got[2].GetReachable() {
 				t.Errorf("told %v", got)
 			}
 			time.Sleep(2 * reachFresh)

@@ -167,6 +167,11 @@ func (s *statusOutput) wrong() (all []string) {
 	}
 	say(waiting, "one region waits", "regions wait")
 	say(peersAway, "one root peer is away", "root peers are away")
+	for _, p := range s.RootPeers {
+		if p.DiskLow != "" && !p.Replaced {
+			all = append(all, fmt.Sprintf("the disk of root peer %d is full or nearly so: %s", p.NodeID, plain(p.DiskLow)))
+		}
+	}
 	say(unreachable, "one coordinator is away", "coordinators are away")
 	if blind, of := s.blind(); blind < of {
 		say(blind, "one coordinator does not reach the root", "coordinators do not reach the root")

@@ -50,10 +50,16 @@ func TestA31StatesOfACluster(t *testing.T) {
 		{"whose lost root peer was replaced", 3, func(s *statusOutput) {
 			s.RootPeers[0] = rootEndpointOutput{NodeID: 1, Replaced: true, Problem: "root peer 1 answers as root peer 4"}
 		}, stateStable, "3 members"},
+		{
+			"with a root peer whose disk fills", 3, func(s *statusOutput) { s.RootPeers[1].DiskLow = "100 MiB of 900 MiB are free" }, stateDegraded,
+			"the disk of root peer 2 is full or nearly so: 100 MiB of 900 MiB are free",
+		},
 		{"without a root leader", 3, func(s *statusOutput) { s.RootPeers[1].Leader = false }, stateDegraded, "no quorum"},
 		{"whose root is out of reach", 3, func(s *statusOutput) { cutOff(s) }, stateDegraded, "no quorum"},
-		{"whose root is out of reach, and that had no members", 0, func(s *statusOutput) { cutOff(s); s.asOf = "12s old" }, stateDegraded,
-			"no quorum that is in reach; no member is active; members and regions are 12s old"},
+		{
+			"whose root is out of reach, and that had no members", 0, func(s *statusOutput) { cutOff(s); s.asOf = "12s old" }, stateDegraded,
+			"no quorum that is in reach; no member is active; members and regions are 12s old",
+		},
 		{"whose root is out of reach, and who answers never read it", 0, func(s *statusOutput) { cutOff(s); s.Era, s.Members = 0, nil }, stateDegraded, "are not known"},
 		{"that still reads the root", 0, func(s *statusOutput) { s.Era, s.Members, s.Coordinators[0].ServingAuthority = 0, nil, false }, stateDegraded, "no coordinator that answers has read the root"},
 		{"of which one coordinator does not reach the root", 3, func(s *statusOutput) { s.Coordinators[1].Disclosure.DegradedMode = "root_unavailable" }, stateDegraded, "one coordinator does not reach the root"},

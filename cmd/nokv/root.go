@@ -114,6 +114,10 @@ type rootPeerOutput struct {
 	Stalled         bool   `json:"stalled"`
 	// NoRoom is what the peer does without because its disk is full; empty: nothing.
 	NoRoom string `json:"no_room"`
+	// DiskFreeBytes of DiskTotalBytes are free; 0 of 0: not known. DiskLow says that they are too few.
+	DiskFreeBytes  uint64 `json:"disk_free_bytes"`
+	DiskTotalBytes uint64 `json:"disk_total_bytes"`
+	DiskLow        string `json:"disk_low,omitempty"`
 	// StateDiffers says whose state differs from this peer's; empty: nobody's. NotVoting: it
 	// does not vote for that.
 	StateDiffers string `json:"state_differs,omitempty"`
@@ -193,8 +197,11 @@ func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
 				p.CheckpointIndex, p.StateHash, p.TailReaders)
 		}
 		for _, p := range out {
-			if p.NoRoom != "" {
+			switch {
+			case p.NoRoom != "":
 				fmt.Fprintf(w, "\nThe disk of root peer %d is full: %s. Make room: writes go on for as long as its log has room.\n", p.NodeID, plain(p.NoRoom))
+			case p.DiskLow != "":
+				fmt.Fprintf(w, "\nThe disk of root peer %d is nearly full: %s. Make room: a full disk ends the peer.\n", p.NodeID, plain(p.DiskLow))
 			}
 		}
 		for _, c := range compared {
@@ -242,7 +249,7 @@ func peersOf(peers []rootclient.PeerStatus) (out []rootPeerOutput, led bool) {
 			Role: word(s.Role.String(), "RAFT_ROLE_"), Term: s.Term, LeaderID: s.LeaderId,
 			CommitIndex: s.CommitIndex, AppliedIndex: s.AppliedIndex, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex,
 			CheckpointIndex: s.CheckpointIndex, CheckpointBytes: s.CheckpointBytes, StateHash: fmt.Sprintf("%016x", s.StateHash),
-			TailReaders: s.TailReaders, Stalled: s.Stalled, NoRoom: s.NoRoom, StateDiffers: s.StateDiffers, NotVoting: s.NotVoting, Replaying: s.AppliedIndex < s.CommitIndex, Regions: s.Regions, Keyspaces: s.Keyspaces, Members: s.Members,
+			TailReaders: s.TailReaders, Stalled: s.Stalled, NoRoom: s.NoRoom, DiskFreeBytes: s.DiskFreeBytes, DiskTotalBytes: s.DiskTotalBytes, DiskLow: s.DiskLow, StateDiffers: s.StateDiffers, NotVoting: s.NotVoting, Replaying: s.AppliedIndex < s.CommitIndex, Regions: s.Regions, Keyspaces: s.Keyspaces, Members: s.Members,
 			Era: s.GetTenure().GetEra(), IDFence: s.GetAllocators().GetIdFence(), TSOFence: s.GetAllocators().GetTsoFence(),
 		})
 	}

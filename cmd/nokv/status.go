@@ -76,6 +76,8 @@ type rootEndpointOutput struct {
 	Reachable bool   `json:"reachable"`
 	Leader    bool   `json:"leader"`
 	Problem   string `json:"problem,omitempty"`
+	// DiskLow says that its disk is full or nearly so.
+	DiskLow string `json:"disk_low,omitempty"`
 	// Replaced: it is no root peer any more, and whether it answers counts for nothing.
 	Replaced bool `json:"replaced"`
 	// Channel and CertificateDays are as those of coordinators.
@@ -184,7 +186,7 @@ func heard(answers []answerOf[*coordinatorv1.StatusResponse]) (*statusOutput, er
 	for _, p := range best.GetRootPeers() {
 		out.RootPeers = append(out.RootPeers, rootEndpointOutput{
 			NodeID: p.NodeId, Address: p.Address, Reachable: p.Reachable, Leader: p.Leader, Problem: p.Problem,
-			Replaced: state.WasReplaced(best.GetCluster(), p.NodeId), Channel: channel.Name(p.Channel), CertificateDays: daysLeft(p.CertificateEndsUnixSeconds),
+			DiskLow: p.DiskLow, Replaced: state.WasReplaced(best.GetCluster(), p.NodeId), Channel: channel.Name(p.Channel), CertificateDays: daysLeft(p.CertificateEndsUnixSeconds),
 		})
 	}
 	switch old := age(best.GetDisclosure()); {

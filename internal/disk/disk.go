@@ -51,6 +51,8 @@ type FS interface {
 	ReadDir(name string) ([]string, error)
 	// Stat describes a file or directory.
 	Stat(name string) (Stat, error)
+	// Room tells how much room there is where a directory is.
+	Room(dir string) (Room, error)
 	// SyncDir makes the names in a directory durable.
 	SyncDir(name string) error
 	// Lock takes an exclusive lock on a directory. It does not wait: ErrLocked says
@@ -79,6 +81,9 @@ type File interface {
 	// Size returns the length in bytes.
 	Size() (int64, error)
 }
+
+// Room is what FS.Room tells, in bytes: Free of Total may be written by this process.
+type Room struct{ Free, Total uint64 }
 
 // Stat is what FS.Stat tells.
 type Stat struct {

@@ -130,6 +130,16 @@ func (f *Fake) SetCapacity(bytes int64) {
 	f.capacity = bytes
 }
 
+// Room is what SetCapacity leaves; without a capacity it is more than anybody uses.
+func (f *Fake) Room(string) (Room, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.capacity == 0 {
+		return Room{Free: 1 << 60, Total: 1 << 60}, nil
+	}
+	return Room{Free: uint64(max(f.capacity-f.used, 0)), Total: uint64(f.capacity)}, nil
+}
+
 // SetTrace begins a new trace, or ends tracing.
 func (f *Fake) SetTrace(on bool) {
 	f.mu.Lock()

@@ -52,6 +52,15 @@ func (osFS) Stat(name string) (Stat, error) {
 	return Stat{Size: st.Size()}, nil
 }
 
+func (osFS) Room(dir string) (Room, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return Room{}, fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	block := uint64(st.Bsize)
+	return Room{Free: st.Bavail * block, Total: st.Blocks * block}, nil
+}
+
 func (osFS) SyncDir(name string) error {
 	d, err := os.Open(name)
 	if err != nil {

@@ -305,6 +305,7 @@ func TestFullDiskEndsTheProcess(t *testing.T) {
 	p := newPeers(t)
 	p.onSmallDisk(0)
 	p.StartAll()
+	p.Process(0).WaitLog("the disk is nearly full", patience) // from the beginning: it is so small
 	p.mustWrite(1, 0)
 	filler := filepath.Join(p.Workdir(0), "filler")
 	fill(t, filler)

@@ -84,6 +84,7 @@ type Peer struct {
 	store   *storage.Storage
 	started clock.Instant
 	stats   *rpcstats.Stats
+	room    *roomWatch
 
 	mu sync.Mutex
 	// Guarded by mu: set when the peer has joined its cluster.
@@ -110,6 +111,7 @@ func Open(cfg Config) (*Peer, error) {
 		cfg.Budget = budget.New(budget.Default())
 	}
 	p := &Peer{cfg: cfg, clock: cfg.Clock, store: store, stats: rpcstats.New()}
+	p.room = &roomWatch{ask: store.Room, clock: cfg.Clock, log: cfg.Logger.Named("storage")}
 	p.started = p.clock.Now()
 	return p, nil
 }
@@ -227,6 +229,7 @@ func (p *Peer) build(identity storage.Identity, level uint32, peerLis net.Listen
 	serving := p.serverConfig()
 	serving.ClusterID, serving.Replica, serving.Log, serving.Peers = identity.ClusterID, rep, p.store, net
 	serving.NoRoom = func() string { return p.store.Shortage().Why }
+	serving.Room = p.room.room
 	srv, err := server.New(serving)
 	if err != nil {
 		return err
@@ -256,7 +259,7 @@ func (p *Peer) serve(ctx context.Context, lis net.Listener) error {
 	restCtx, stopRest := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopRest(nil)
 	var rest sync.WaitGroup
-	errs := make(chan error, 3)
+	errs := make(chan error, 4)
 	part := func(what string, run func(context.Context) error) {
 		rest.Go(func() {
 			if err := run(restCtx); err != nil && restCtx.Err() == nil {
@@ -268,6 +271,7 @@ func (p *Peer) serve(ctx context.Context, lis net.Listener) error {
 	part("transport", func(ctx context.Context) error { return p.transport.Run(ctx, p.replica) })
 	part("serve gRPC", func(ctx context.Context) error { return p.server.Serve(ctx, lis) })
 	part("storage", p.store.Run)
+	part("watch the disk", p.room.Run)
 	err := p.replica.Run(replicaCtx)
 	select {
 	case e := <-errs:

@@ -44,6 +44,11 @@ type Vars struct {
 	// counts how often something was, since the start.
 	NoRoom  string `json:"no_room"`
 	Dropped uint64 `json:"no_room_dropped"`
+	// DiskFreeBytes of DiskTotalBytes are free; 0 of 0: not known. DiskLow says that they are too few;
+	// empty: they are not.
+	DiskFreeBytes  uint64 `json:"disk_free_bytes"`
+	DiskTotalBytes uint64 `json:"disk_total_bytes"`
+	DiskLow        string `json:"disk_low"`
 
 	TenureEra    uint64 `json:"tenure_era"`
 	TenureHolder string `json:"tenure_holder"`
@@ -85,6 +90,8 @@ func (p *Peer) Vars() any {
 	}
 	short := p.store.Shortage()
 	out.NoRoom, out.Dropped = short.Why, short.Count
+	room := p.room.room()
+	out.DiskFreeBytes, out.DiskTotalBytes, out.DiskLow = room.Free, room.Total, room.Low()
 	rep, net, srv := p.parts()
 	if rep == nil {
 		return out

@@ -109,7 +109,7 @@ func (s *Server) TransferLeadership(ctx context.Context, req *rootv1.TransferLea
 
 // Status implements rootv1.RootServer.
 func (s *Server) Status(context.Context, *rootv1.StatusRequest) (*rootv1.StatusResponse, error) {
-	v := s.cfg.Replica.View()
+	v, room := s.cfg.Replica.View(), s.cfg.Room()
 	st := v.State
 	out := &rootv1.StatusResponse{
 		ClusterId: s.cfg.ClusterID, Incarnation: st.Token().Incarnation, NodeId: s.cfg.NodeID,
@@ -120,7 +120,7 @@ func (s *Server) Status(context.Context, *rootv1.StatusRequest) (*rootv1.StatusR
 		FeatureLevel: st.FeatureLevel(), SupportedFeatureLevel: s.cfg.Peers.FeatureLevel(s.cfg.NodeID),
 		Settings: st.Settings(), Keyspaces: uint64(st.KeyspaceCount()), Coordinators: uint64(st.CoordinatorCount()), TailReaders: uint64(s.readerCount()),
 		Channel: s.cfg.channel().Kind(), CertificateEndsUnixSeconds: s.cfg.channel().Ends(),
-		NoRoom: s.cfg.NoRoom(),
+		NoRoom: s.cfg.NoRoom(), DiskFreeBytes: room.Free, DiskTotalBytes: room.Total, DiskLow: room.Low(),
 	}
 	if v.Leader != 0 {
 		out.LeaderAddress = s.address(v.Leader)

@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/meta/root/storage"
 	"github.com/nokv/nokv/mtls"
 	"google.golang.org/grpc"
 )
@@ -37,6 +38,8 @@ type Config struct {
 	// NoRoom is what the peer does without because its disk is full, as Status tells it.
 	// Nil: nothing.
 	NoRoom func() string
+	// Room is how much room the peer's disk has, as Status tells it. Nil: it is not told.
+	Room func() storage.Room
 	// Logger hears of readers that are cut. Nil: nothing is logged.
 	Logger hclog.Logger
 	// Access judges callers by their certificates. Nil: there are none, and everybody
@@ -105,6 +108,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Room == nil {
+		c.Room = func() storage.Room { return storage.Room{} }
 	}
 	if c.NoRoom == nil {
 		c.NoRoom = func() string { return "" }

@@ -20,6 +20,29 @@ type Shortage struct {
 	Count uint64
 }
 
+// Room is how much room the disk of the workdir has, in bytes. Need is what a Storage should have
+// left: four times what the next checkpoint and two segments of the log take.
+type Room struct{ Free, Total, Need uint64 }
+
+// Room asks the file system.
+func (s *Storage) Room() (Room, error) {
+	room, err := s.fs.Room(s.dir)
+	if err != nil {
+		return Room{}, err
+	}
+	newest, _ := s.Checkpoint()
+	return Room{room.Free, room.Total, 4 * (newest.Bytes + 2*uint64(s.options.SegmentBytes))}, nil
+}
+
+// Low says in a sentence that there is too little room to go on for long; empty: there is enough, or
+// nobody has asked.
+func (r Room) Low() string {
+	if r.Free >= r.Need {
+		return ""
+	}
+	return fmt.Sprintf("%d MiB of %d MiB are free, and the next checkpoints and segments of the log need %d MiB", r.Free>>20, r.Total>>20, r.Need>>20)
+}
+
 // need is what lacks room.
 type need int
 

@@ -291,3 +291,35 @@ func TestAMovedWorkdirStopsItsProcess(t *testing.T) {
 		})
 	}
 }
+
+// A disk that fills is told of before anything lacks room, and no longer when there is enough.
+func TestRoomIsToldBeforeItLacks(t *testing.T) {
+	f := disk.NewFake(1)
+	s, _ := beforeCheckpoint(t, f)
+	defer s.Close()
+	room := func() storage.Room {
+		t.Helper()
+		room, err := s.Room()
+		must(t, err)
+		return room
+	}
+	if r := room(); r.Low() != "" {
+		t.Errorf("without a limit: %s", r.Low())
+	}
+	need := int64(room().Need)
+	newest, _ := s.Checkpoint()
+	if least := int64(4 * newest.Bytes); newest.Bytes == 0 || need <= least {
+		t.Errorf("%d bytes are needed, with a checkpoint of %d", need, newest.Bytes)
+	}
+	f.SetCapacity(1 << 60)
+	used := int64(1<<60 - room().Free)
+	f.SetCapacity(used + need)
+	if r := room(); r.Low() != "" || r.Free != uint64(need) || r.Total != uint64(used+need) {
+		t.Errorf("with just enough: %+v: %s", r, r.Low())
+	}
+	f.SetCapacity(used + need - 1)
+	if r := room(); r.Low() == "" || s.Shortage().Why != "" {
+		t.Errorf("with a byte too little: %+v, %q lacks room", r, s.Shortage().Why)
+	}
+	must(t, s.WriteCheckpoint(meta(17, 1), yieldRecords(17))) // there is still enough for what comes next
+}

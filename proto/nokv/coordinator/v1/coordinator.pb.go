@@ -8286,8 +8286,11 @@ type RootEndpoint struct {
 	// As the peer said of itself; 0 when it did not answer.
 	Channel                    v1.Channel `protobuf:"varint,6,opt,name=channel,proto3,enum=nokv.root.v1.Channel" json:"channel,omitempty"`
 	CertificateEndsUnixSeconds uint64     `protobuf:"varint,7,opt,name=certificate_ends_unix_seconds,json=certificateEndsUnixSeconds,proto3" json:"certificate_ends_unix_seconds,omitempty"`
-	unknownFields              protoimpl.UnknownFields
-	sizeCache                  protoimpl.SizeCache
+	// That the peer's disk is full or nearly so, in a sentence. Empty: it is not, or the peer
+	// did not answer.
+	DiskLow       string `protobuf:"bytes,8,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RootEndpoint) Reset() {
@@ -8367,6 +8370,13 @@ func (x *RootEndpoint) GetCertificateEndsUnixSeconds() uint64 {
 		return x.CertificateEndsUnixSeconds
 	}
 	return 0
+}
+
+func (x *RootEndpoint) GetDiskLow() string {
+	if x != nil {
+		return x.DiskLow
+	}
+	return ""
 }
 
 type WitnessRequest struct {
@@ -11511,7 +11521,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x1b\n" +
 	"\tregion_id\x18\x03 \x01(\x04R\bregionId\x12\x1b\n" +
 	"\tmember_id\x18\x04 \x01(\tR\bmemberId\x12\x14\n" +
-	"\x05wants\x18\x05 \x01(\tR\x05wants\"\x85\x02\n" +
+	"\x05wants\x18\x05 \x01(\tR\x05wants\"\xa0\x02\n" +
 	"\fRootEndpoint\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
@@ -11519,7 +11529,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x06leader\x18\x04 \x01(\bR\x06leader\x12\x18\n" +
 	"\aproblem\x18\x05 \x01(\tR\aproblem\x12/\n" +
 	"\achannel\x18\x06 \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
-	"\x1dcertificate_ends_unix_seconds\x18\a \x01(\x04R\x1acertificateEndsUnixSeconds\"F\n" +
+	"\x1dcertificate_ends_unix_seconds\x18\a \x01(\x04R\x1acertificateEndsUnixSeconds\x12\x19\n" +
+	"\bdisk_low\x18\b \x01(\tR\adiskLow\"F\n" +
 	"\x0eWitnessRequest\x124\n" +
 	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xb9\x04\n" +
 	"\x0fWitnessResponse\x12E\n" +

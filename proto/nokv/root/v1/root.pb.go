@@ -1488,7 +1488,12 @@ type StatusResponse struct {
 	// Whose state differs from this peer's, in a sentence. Empty: nobody's.
 	StateDiffers string `protobuf:"bytes,32,opt,name=state_differs,json=stateDiffers,proto3" json:"state_differs,omitempty"`
 	// Set when this peer does not vote, because no majority bears its state out.
-	NotVoting     bool `protobuf:"varint,33,opt,name=not_voting,json=notVoting,proto3" json:"not_voting,omitempty"`
+	NotVoting bool `protobuf:"varint,33,opt,name=not_voting,json=notVoting,proto3" json:"not_voting,omitempty"`
+	// Room on the peer's disk. 0 of 0: not known.
+	DiskFreeBytes  uint64 `protobuf:"varint,34,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
+	DiskTotalBytes uint64 `protobuf:"varint,35,opt,name=disk_total_bytes,json=diskTotalBytes,proto3" json:"disk_total_bytes,omitempty"`
+	// That the disk is nearly full, in a sentence. Empty: it is not.
+	DiskLow       string `protobuf:"bytes,36,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1752,6 +1757,27 @@ func (x *StatusResponse) GetNotVoting() bool {
 		return x.NotVoting
 	}
 	return false
+}
+
+func (x *StatusResponse) GetDiskFreeBytes() uint64 {
+	if x != nil {
+		return x.DiskFreeBytes
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetDiskTotalBytes() uint64 {
+	if x != nil {
+		return x.DiskTotalBytes
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetDiskLow() string {
+	if x != nil {
+		return x.DiskLow
+	}
+	return ""
 }
 
 // RootPeerStatus is what the leader knows of a peer.
@@ -2061,7 +2087,7 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x12,\n" +
 	"\x06tenure\x18\x02 \x01(\v2\x14.nokv.root.v1.TenureR\x06tenure\x12-\n" +
 	"\x05token\x18\x03 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x0f\n" +
-	"\rStatusRequest\"\x8b\n" +
+	"\rStatusRequest\"\xf8\n" +
 	"\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
@@ -2104,7 +2130,10 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\ano_room\x18\x1f \x01(\tR\x06noRoom\x12#\n" +
 	"\rstate_differs\x18  \x01(\tR\fstateDiffers\x12\x1d\n" +
 	"\n" +
-	"not_voting\x18! \x01(\bR\tnotVoting\"\xa0\x02\n" +
+	"not_voting\x18! \x01(\bR\tnotVoting\x12&\n" +
+	"\x0fdisk_free_bytes\x18\" \x01(\x04R\rdiskFreeBytes\x12(\n" +
+	"\x10disk_total_bytes\x18# \x01(\x04R\x0ediskTotalBytes\x12\x19\n" +
+	"\bdisk_low\x18$ \x01(\tR\adiskLow\"\xa0\x02\n" +
 	"\x0eRootPeerStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12+\n" +
 	"\x11transport_address\x18\x02 \x01(\tR\x10transportAddress\x12\x18\n" +
