@@ -537,6 +537,24 @@ func TestC28MoreThanTheMeanAndTheGap(t *testing.T) {
 	}
 }
 
+// Five regions and four, of members that can take more than others can on average: to move one would
+// only have them change places.
+func TestOneMoreIsLeftAloneWhateverTheCapacity(t *testing.T) {
+	p := byCount
+	p.Rules = []balance.Rule{{Prefix: "", Labels: map[string]string{"tier": "a"}}, {Prefix: "0000009", Labels: map[string]string{"tier": "b"}}}
+	w := newWorld(t, p)
+	w.join(2, func(m *member) { m.labels, m.capacity = map[string]string{"tier": "a"}, 3 })
+	w.join(2, func(m *member) { m.labels = map[string]string{"tier": "b"} })
+	w.members[3].silent = true
+	w.own(w.members[0], ones(5)...)
+	w.own(w.members[1], ones(4)...)
+	w.own(w.members[3], 1)
+	w.settle()
+	if out := w.plan(); len(out.Steps) != 0 {
+		t.Errorf("the plan is %+v", out.Steps)
+	}
+}
+
 // What is saturated gets one more owner: the coldest of those that have none of it.
 func TestP49SaturatedGetsTheColdest(t *testing.T) {
 	p := byLoad

@@ -182,7 +182,7 @@ func (r *rounds) better(region, from int32) int32 {
 // one that gets so much more is concerned.
 func (r *rounds) lowers(from, to int32, more load.Amount) bool {
 	s := &r.f.seats[to]
-	return r.hasRoom(to, more) && r.level(to, s.High+more) <= r.level(from, r.f.seats[from].Low-r.gapOf(from))
+	return r.hasRoom(to, more) && r.level(to, s.High+more) <= r.below(from)
 }
 
 // hasRoom reports whether a member can take so much more.
@@ -194,6 +194,13 @@ func (r *rounds) hasRoom(at int32, more load.Amount) bool {
 // level is a load as it would be if the member could take as much as they can on average.
 func (r *rounds) level(at int32, l load.Amount) load.Amount {
 	return l.Share(r.f.capacity, r.f.seats[at].capacity*r.f.counted)
+}
+
+// below is the level of a member that gives, less the gap: lower than its level, also where the gap
+// is rounded away.
+func (r *rounds) below(at int32) load.Amount {
+	low := r.f.seats[at].Low
+	return min(r.level(at, low-r.gapOf(at)), r.level(at, low)-1)
 }
 
 // gapOf is by how much a move from a member has to lower the higher load.
@@ -242,7 +249,7 @@ func (r *rounds) exchangeOne(region, from int32) Why {
 	if to < 0 || r.split[to] {
 		return NoGain
 	}
-	was, w := r.level(from, r.f.seats[from].Low-r.gapOf(from)), r.weights[region]
+	was, w := r.below(from), r.weights[region]
 	trail := []hop{{region, from, to}}
 	r.shift(trail[0], 1)
 	sum, room := w.Low, r.low(to)

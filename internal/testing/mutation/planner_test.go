@@ -263,7 +263,7 @@ var planner = []mutation{
 	},
 	{
 		32, "what gains nothing is moved", "coordinator/placement/balance/shed.go",
-		"r.level(from, r.f.seats[from].Low-r.gapOf(from))\n}", "r.level(from, r.f.seats[from].Low-0*r.gapOf(from))\n}",
+		"<= r.below(from)\n}", "<= r.level(from, r.f.seats[from].Low)\n}",
 		[]string{evens},
 	},
 	{
