@@ -537,6 +537,34 @@ func TestC28MoreThanTheMeanAndTheGap(t *testing.T) {
 	}
 }
 
+// Who is given a hot region keeps what it has, where that is better already: to pass it on to who has
+// more would have it come back.
+func TestWhatAnExchangeDoesNotNeedStays(t *testing.T) {
+	p := byLoad
+	p.Rules = []balance.Rule{{Prefix: "", Labels: map[string]string{"tier": "a"}}}
+	w := newWorld(t, p)
+	for i, tier := range []string{"a", "a", "a", "b"} {
+		pin := map[string]string{"pin": fmt.Sprint(i)}
+		w.policy.Rules = append(w.policy.Rules, balance.Rule{Prefix: fmt.Sprintf("%07d", i), Labels: pin})
+		w.join(1, func(m *member) { m.labels = map[string]string{"tier": tier, "pin": fmt.Sprint(i)} })
+	}
+	for i, pinned := range []float64{60, 30, 50, 1} {
+		w.own(w.members[i], pinned)
+	}
+	w.own(w.members[0], 10)
+	w.own(w.members[1], 10)
+	w.settle()
+	for range 4 {
+		w.plan()
+		w.now = w.now.Add(w.takes)
+		w.end()
+		w.settle()
+	}
+	if got := w.loads(); len(w.steps) != 1 || !slices.Equal(got, []float64{60, 50, 50, 1}) {
+		t.Errorf("they have %v after %+v, want one move to who has least", got, w.steps)
+	}
+}
+
 // Five regions and four, of members that can take more than others can on average: to move one would
 // only have them change places.
 func TestOneMoreIsLeftAloneWhateverTheCapacity(t *testing.T) {

@@ -243,7 +243,8 @@ func (r *rounds) exchange(at int32, excess load.Amount) Why {
 	return why
 }
 
-// exchangeOne tries it with one region: all of it, or nothing.
+// exchangeOne tries it with one region: all of it, or nothing. The coldest member passes on what it has
+// to, so that the highest of all these loads falls, and what others lack.
 func (r *rounds) exchangeOne(region, from int32) Why {
 	to := r.target(region, from)
 	if to < 0 || r.split[to] {
@@ -253,6 +254,10 @@ func (r *rounds) exchangeOne(region, from int32) Why {
 	trail := []hop{{region, from, to}}
 	r.shift(trail[0], 1)
 	sum, room := w.Low, r.low(to)
+	gains := func() bool {
+		most := was - r.level(from, sum/worth)
+		return r.hasRoom(to, 0) && r.level(to, r.f.seats[to].High) <= most && r.level(from, r.f.seats[from].Low) <= most
+	}
 	for _, x := range r.of(to) {
 		s := &r.f.seats[to]
 		if s.High <= room || s.gives >= r.k.InFlight {
@@ -262,22 +267,23 @@ func (r *rounds) exchangeOne(region, from int32) Why {
 			continue // what is heavier than what it has too much makes others hot
 		}
 		next := r.target(x, to)
-		if next < 0 || r.f.seats[next].gets >= r.f.most(&r.f.seats[next]) || !r.hasRoom(next, r.weights[x].High) || r.f.seats[next].High+r.weights[x].High > r.low(next) && r.level(next, r.f.seats[next].High+r.weights[x].High) > was {
+		if next < 0 || r.f.seats[next].gets >= r.f.most(&r.f.seats[next]) || !r.hasRoom(next, r.weights[x].High) {
 			continue
+		}
+		if has := r.f.seats[next].High + r.weights[x].High; has > r.low(next) && (gains() || r.level(next, has) > was) {
+			continue // there is room without it, or another one gets as hot: it would come back
 		}
 		h := hop{x, to, next}
 		r.shift(h, 1)
 		trail = append(trail, h)
 		sum += r.weights[x].Low
 	}
-	was -= r.level(from, sum/worth)
-	gains := r.hasRoom(to, 0) && r.level(to, r.f.seats[to].High) <= was && r.level(from, r.f.seats[from].Low) <= was
-	affords := r.affords(sum, len(trail))
+	gained, affords := gains(), r.affords(sum, len(trail))
 	for _, h := range slices.Backward(trail) {
 		r.shift(h, -1)
 	}
 	switch {
-	case !gains:
+	case !gained:
 		return NoGain
 	case !affords:
 		return BudgetSpent
