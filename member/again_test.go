@@ -105,3 +105,24 @@ func TestDrainAgain(t *testing.T) {
 		}
 	})
 }
+
+// A drain that was refused once, and then begins, is not refused.
+func TestARefusalThatIsOverIsForgotten(t *testing.T) {
+	inBubble(t, games, func(b *bubble) {
+		p := b.start("m1", nil)
+		b.cluster.Show("m1", own(17, 3))
+		b.awaitPhase("m1", 17, serving)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		drained := make(chan error, 1)
+		go func() { drained <- p.Drain(ctx, "a roll") }()
+		b.await("m1", "said goodbye", func(r fakecoordinator.Reported) bool { return r.Goodbye.GetReason() == "a roll" })
+		b.cluster.RefuseDrain("m1", &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_ERA_STALE, Message: "era 1 is over, era 2 is active"})
+		time.Sleep(500 * time.Millisecond) // in virtual time
+		b.cluster.RefuseDrain("m1", nil)
+		b.cluster.SetState("m1", rootv1.MemberState_MEMBER_STATE_DRAINING) // the next holder drained it
+		if err := <-drained; !strings.Contains(err.Error(), "regions are left: 1") {
+			t.Errorf("the member drains, and one region was not taken in time; the drain ended with %v", err)
+		}
+	})
+}

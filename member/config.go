@@ -59,7 +59,7 @@ type Config struct {
 	// among them. Default 3.
 	Coordinators int
 	// Workers is how many calls to the Handler overlap. Acquire, Release, Evict and Merge come
-	// first and may have all of them. Of the others each kind has a quarter at most, so that
+	// first: Release and Evict may have all of them, the others all but an eighth. Of the rest each kind has a quarter at most, so that
 	// slow ones hold up no region that is not served: Prepare and Abandon; Checkpoint, Idle
 	// and TransferLeader; what has failed before and is tried again. Where there is more than
 	// one keyspace, each has three quarters at most. With 1 there is nothing to share.

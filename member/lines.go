@@ -286,8 +286,12 @@ func (l *line) take(a *coordinatorv1.MemberAnswer) error {
 	if a.GetState() != rootv1.MemberState_MEMBER_STATE_UNSPECIFIED {
 		m.state = a.GetState()
 	}
-	if d := a.GetDrainRefused(); d != nil && m.drain != nil {
-		m.drain.refused = &reason.Error{Detail: d}
+	if d := a.GetDrainRefused(); m.drain != nil {
+		if m.state == rootv1.MemberState_MEMBER_STATE_DRAINING {
+			m.drain.refused = nil
+		} else if d != nil {
+			m.drain.refused = &reason.Error{Detail: d}
+		}
 	}
 	switch a.GetState() {
 	case rootv1.MemberState_MEMBER_STATE_FAILED, rootv1.MemberState_MEMBER_STATE_REMOVED:

@@ -8,8 +8,8 @@ import (
 )
 
 // Reserved says whether a header is one that the control plane and this proxy alone set: its name begins with Nokv-. Those of
-// callers do not reach members, and those of members do not reach callers. Two names are no such header: HeaderPin, and the
-// key that a caller of gRPC names, Nokv-Key or Nokv-Key-Bin.
+// callers do not reach members, and those of members do not reach callers. No such headers are HeaderPin, and what a caller
+// says itself: the key of gRPC, Nokv-Key or Nokv-Key-Bin, the cluster that it means, and why it asks.
 //
 // Application servers that make variables of headers write the same one for Nokv-Epoch, Nokv_Epoch and Nokv.Epoch, so
 // that all of these are reserved.
@@ -18,7 +18,7 @@ func Reserved(name string) bool {
 		return false
 	}
 	switch http.CanonicalHeaderKey(name) {
-	case HeaderPin, "Nokv-Key", "Nokv-Key-Bin":
+	case HeaderPin, "Nokv-Key", "Nokv-Key-Bin", "Nokv-Cluster", "Nokv-Why":
 		return false
 	}
 	return true

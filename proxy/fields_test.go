@@ -114,3 +114,29 @@ func TestTrailersPassBothWays(t *testing.T) {
 		}
 	}
 }
+
+// The cluster that a caller means, which a store asks for, and why it asks, are the caller's own words.
+func TestWhatCallersSayThemselvesPasses(t *testing.T) {
+	seen := make(chan http.Header, 1)
+	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { seen <- r.Header.Clone() }))
+	front := serve(t, w.proxy(proxy.Config{}).Lookup())
+	rawly(t, front.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: h\r\nK: k\r\nNokv-Cluster: 0000000000000007\r\nNokv-Why: a reason\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", false)
+	if h := <-seen; h.Get("Nokv-Cluster") == "" {
+		t.Errorf("the member is not told which cluster the call is for: %v", h)
+	}
+}
+
+// A request whose address has a # is refused: this proxy and a member would read different keys in it.
+func TestAnAddressWithAFragmentIsRefused(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	w := start(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- struct{}{} }))
+	front := serve(t, w.proxy(proxy.Config{}).Lookup())
+	if got := rawly(t, front.Listener.Addr().String(), "GET /q?key=g1#f HTTP/1.1\r\nHost: h\r\nK: k\r\nConnection: close\r\n\r\n", false); !strings.HasPrefix(got, "HTTP/1.1 400 ") {
+		t.Errorf("answered %.200q", got)
+	}
+	select {
+	case <-asked:
+		t.Error("the member is asked")
+	default:
+	}
+}

@@ -200,6 +200,9 @@ func (p *Proxy) pass(x *exchange, r *http.Request) error {
 	if r.Method == http.MethodConnect {
 		return &badRequest{http.StatusMethodNotAllowed, "CONNECT asks for a tunnel, and this is no proxy of that kind"}
 	}
+	if strings.Contains(r.RequestURI, "#") {
+		return &badRequest{http.StatusBadRequest, "the address of a request has no #: members would read another query than this proxy"}
+	}
 	release, err := p.keep(x, r)
 	defer release()
 	if err != nil {

@@ -165,3 +165,35 @@ func TestAReplacedRootPeerIsSaidToBe(t *testing.T) {
 		t.Errorf("%v in\n%s", err, &said)
 	}
 }
+
+// c1 is cut off from the root, c2 (the holder) is well; the cluster is idle, so both are at the same index.
+func TestStatusAtATieIsOfWhoReachesTheRoot(t *testing.T) {
+	say := func(id string, blind bool) *coordinatorv1.StatusResponse {
+		mode := coordinatorv1.DegradedMode_DEGRADED_MODE_HEALTHY
+		if blind {
+			mode = coordinatorv1.DegradedMode_DEGRADED_MODE_ROOT_UNAVAILABLE
+		}
+		var peers []*coordinatorv1.RootEndpoint
+		for n := range uint64(3) {
+			peers = append(peers, &coordinatorv1.RootEndpoint{NodeId: n + 1, Reachable: !blind, Leader: !blind && n == 0, Problem: map[bool]string{true: "timed out"}[blind]})
+		}
+		return &coordinatorv1.StatusResponse{
+			CoordinatorId: id, ServingAuthority: !blind, Tenure: &rootv1.Tenure{Era: 3, HolderId: "c2"}, MembersActive: 2, RootPeers: peers,
+			Disclosure: &coordinatorv1.Disclosure{DegradedMode: mode, ServedRootToken: &rootv1.RootToken{Incarnation: 1, Term: 1, Index: 100}, RootLagMillis: map[bool]uint64{true: 60_000}[blind]},
+		}
+	}
+	for _, blindFirst := range []bool{false, true} {
+		answers := []answerOf[*coordinatorv1.StatusResponse]{{said: say("c2", false)}, {said: say("c1", true)}}
+		if blindFirst {
+			answers[0], answers[1] = answers[1], answers[0]
+		}
+		out, err := heard(answers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.judge(nil)
+		if out.StateWhy != "one coordinator does not reach the root" {
+			t.Errorf("blind first %t: %s, %s", blindFirst, out.State, out.StateWhy)
+		}
+	}
+}

@@ -198,9 +198,13 @@ func heard(answers []answerOf[*coordinatorv1.StatusResponse]) (*statusOutput, er
 	return out, nil
 }
 
-// isFurther says whether a knows more of the root's log than b.
+// isFurther says whether a knows more of the root's log than b, or as much, and that it is all.
 func isFurther(a, b *coordinatorv1.StatusResponse) bool {
-	return a.GetDisclosure().GetServedRootToken().GetIndex() > b.GetDisclosure().GetServedRootToken().GetIndex()
+	x, y := a.GetDisclosure(), b.GetDisclosure()
+	if n, m := x.GetServedRootToken().GetIndex(), y.GetServedRootToken().GetIndex(); n != m {
+		return n > m
+	}
+	return age(x) == "" && age(y) != ""
 }
 
 // age says how old an answer is; empty: the coordinator that gave it is level with the root.

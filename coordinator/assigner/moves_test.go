@@ -165,6 +165,24 @@ func TestWhoMayNotHostGivesAwayInEveryKeyspace(t *testing.T) {
 	})
 }
 
+// A region that nobody may own is given to the first who may, as soon as there is a grant.
+func TestAGrantWakesWhatNobodyCouldTake(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.hosts(1, 0)
+		w.allow("member/m9", "games")
+		w.claim(self, life)
+		w.must(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{KeyspaceId: 2, StartKey: []byte("p")}}}})
+		w.pass(5*time.Second, "m1")
+		if n := w.now().Orphaned(); n != 1 {
+			t.Fatalf("%d regions have no owner, want 1", n)
+		}
+		w.allow("member/m1", "games")
+		if w.pass(time.Second, "m1"); len(w.owned("m1")) != 1 {
+			t.Errorf("m1 owns %v behind a grant", w.owned("m1"))
+		}
+	})
+}
+
 // A move to a member that may not have the region any more is given up, so that its owner serves it
 // again: by the grants, which the plan looks at before anybody has done anything, or by a limit, which the
 // root says.
@@ -188,6 +206,7 @@ func TestAMoveToWhoMayNotHaveItIsGivenUp(t *testing.T) {
 					RegionId: 1, ExpectedEpoch: w.now().Region(1).Epoch.Proto(), From: &rootv1.Owner{MemberId: "m1"}, To: &rootv1.Owner{MemberId: "m2"},
 					PrepareMaxMillis: 60_000, DeadlineMillis: 60_000,
 				}}})
+				w.pass(time.Second, "m1", "m2")
 				tighten(w)
 				begun := time.Now()
 				for w.now().PendingTransition(1) != nil && time.Since(begun) < 10*time.Second {
@@ -238,4 +257,36 @@ func (w *world) RefuseDrain(_ state.MemberID, _ uint64, because *rootv1.ErrorDet
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.undrained = append(w.undrained, because)
+}
+
+// A member that says that it takes other keyspaces alone, while a region is on its way to it, gives that
+// region away again, also where nothing is evened out.
+func TestWhatComesToWhoTakesItNoMoreLeaves(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		settings, _ := state.Preset("games")
+		settings.Policy.Rebalance, settings.Ownership.Fence = nil, rootv1.Fence_FENCE_UNSPECIFIED
+		w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "plain", Settings: settings}}})
+		w.join("m1")
+		w.join("m2")
+		w.must(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+			KeyspaceId: 2, StartKey: []byte("p"), Owners: []*rootv1.Owner{{MemberId: "m1"}},
+		}}}})
+		w.open("m1")
+		w.open("m2")
+		w.claim(self, life)
+		w.pass(20*time.Second, "m1", "m2")
+		m := w.now().Member("m2")
+		w.must(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{
+			Id: "m2", Address: m.GetAddress(), ProbeAddress: m.GetProbeAddress(), StartNonce: m.GetStartNonce(), Keyspaces: []string{"default"},
+		}}}})
+		w.pass(time.Second, "m1", "m2")
+		w.must(&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{{
+			RegionId: 1, ExpectedEpoch: w.now().Region(1).Epoch.Proto(), Owners: []*rootv1.Owner{{MemberId: "m2"}},
+		}}}}})
+		for begun := time.Now(); w.now().PendingTransition(1) == nil; w.pass(100*time.Millisecond, "m1", "m2") {
+			if time.Since(begun) > time.Minute {
+				t.Fatalf("m2, which takes %q alone, keeps the region", w.now().Member("m2").GetKeyspaces())
+			}
+		}
+	})
 }

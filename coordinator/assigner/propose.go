@@ -181,6 +181,10 @@ func (a *Raw) leave(id state.MemberID, g goodbye) {
 	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, now clock.Instant) {
 		delete(a.leaving, id)
 		if d := result.GetError(); result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED {
+			if d.GetReason() == rootv1.Reason_REASON_ERA_STALE { // the next holder hears it too
+				a.refused("a drain", d)
+				return
+			}
 			a.count.refusal(d.GetReason())
 			a.cfg.Logger.Warn("the root refused a drain", "member", string(id), "incarnation", g.incarnation, "why", why, "err", d.GetMessage())
 			a.cfg.RefuseDrain(id, g.incarnation, d)

@@ -372,6 +372,13 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 				a.shows.notes.drop(c.Region.ID)
 			}
 			changed[c.Region.Keyspace] = struct{}{}
+			if name := a.st.Keyspace(c.Region.Keyspace).GetName(); !c.Removed && slices.ContainsFunc(c.Region.Owners, func(o state.Owner) bool {
+				m := a.st.Member(o.Member)
+				return m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && !placement.Accepts(a.st, m, name)
+			}) { // what was on its way when that changed
+				a.rounds.leaving[c.Region.Keyspace] = struct{}{}
+				a.rounds.soon(a, c.Region.Keyspace, byMembers, now)
+			}
 		}
 	}
 	if ended { // whatever it moved has room for something else

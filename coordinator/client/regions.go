@@ -109,6 +109,8 @@ func (c *Client) MergeRegions(ctx context.Context, left, right rooted.RegionID) 
 // MoveRegion gives the share of one owner of a region, of an assigned keyspace, to
 // another member, which is not asked first. Under a fence of time an owner that may act is not
 // passed over: plan the move alone, and the Tenure holder carries it out. See SplitRegion.
+// A caller with a grant of publish may plan a move of a region whose owner acts for it (PublishEvent), and not
+// make it: ErrPermissionDenied.
 func (c *Client) MoveRegion(ctx context.Context, id rooted.RegionID, from, to rooted.MemberID) (Published, error) {
 	known, err := c.GetRegion(ctx, id, Strong())
 	if err != nil {

@@ -226,6 +226,10 @@ func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant
 			if !c.Removed {
 				w.keyspace(c.Keyspace)
 			}
+		case state.ChangeGrant: // who is to get a region may not own it any more
+			for id := range w.moves.byRegion {
+				w.Mark(id)
+			}
 		case state.ChangeTransition:
 			w.transition(c.Transition, c.Removed, now)
 		}

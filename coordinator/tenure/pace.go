@@ -44,8 +44,11 @@ func (c *Core) paced(f flight, late bool, now clock.Instant) {
 	took := now.Sub(f.sentAt)
 	p.slowest = max(p.slowest, took)
 	slow := took >= c.holding.ttl/2
-	if !late && !slow || f.sentAt < p.slowAt || !slow && f.sentAt == p.slowAt {
+	switch {
+	case !late && !slow, f.sentAt < p.slowAt, !slow && f.sentAt == p.slowAt:
 		return
+	case !late && p.slowAt != 0 && f.sentAt < p.slowAt.Add(c.holding.ttl):
+		return // of one burst, in which nothing lapsed
 	}
 	again := p.slowAt != 0 && now.Sub(p.slowAt) <= lateWithin
 	*p = pace{slowAt: now, since: now}

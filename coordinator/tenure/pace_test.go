@@ -243,3 +243,33 @@ func TestTTLShrinksWhenCalm(t *testing.T) {
 		t.Error("the ttl shrank to what confirmations do not keep")
 	}
 }
+
+// One burst: confirmations take 160 ms of a ttl of 300 ms for some hundred milliseconds, and 1 ms before and behind.
+func TestTTLStaysBehindOneShortBurst(t *testing.T) {
+	for _, burst := range []time.Duration{200 * ms, 250 * ms, 300 * ms, 400 * ms} {
+		s := paced(t, nil)
+		type sent struct {
+			seq uint64
+			at  clock.Instant
+			due clock.Instant
+		}
+		var open []sent
+		busy := func(d, took time.Duration) {
+			for end := s.now.Add(d); s.now < end && s.core.Era() != 0; s.used(5 * ms) {
+				for _, a := range s.core.Actions() {
+					open = append(open, sent{a.Seq, s.now, s.now.Add(took)})
+				}
+				for len(open) > 0 && s.now >= open[0].due && s.core.Era() != 0 {
+					s.confirm(open[0].seq)
+					open = open[1:]
+				}
+			}
+		}
+		busy(time.Minute, ms)
+		busy(burst, 160*ms)
+		busy(time.Minute, ms)
+		if s.core.Era() == 0 {
+			t.Errorf("a single burst of %v in which nothing lapsed gives the era up for a ttl of %d ms", burst, s.claimed().TtlMillis)
+		}
+	}
+}

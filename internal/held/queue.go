@@ -192,7 +192,11 @@ func (c *Core) Calls(most int, now clock.Instant) (calls []Call) {
 	may := func(id rooted.KeyspaceID) bool { return !others || c.queue.roomIn(id, workers) }
 	for of := range classes {
 		for most > 0 && c.queue.room(of, workers) {
-			call, ok := c.queue.pop(of, may)
+			fits := may
+			if of == classGiving { // no share of a keyspace holds up what another member waits for
+				fits = func(rooted.KeyspaceID) bool { return true }
+			}
+			call, ok := c.queue.pop(of, fits)
 			if !ok {
 				break
 			}

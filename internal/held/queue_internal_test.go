@@ -40,3 +40,40 @@ func TestEachKindOfCallHasItsShare(t *testing.T) {
 		}
 	}
 }
+
+// What is let go of finds a worker beside slow Acquires, of its own keyspace and of another one.
+func TestWhatIsLetGoOfFindsAWorkerBesideOtherKeyspaces(t *testing.T) {
+	for _, workers := range []int{8, 32} {
+		for _, fromA := range []bool{true, false} {
+			c := New(Config{Member: "m1", Incarnation: 1, Workers: workers})
+			c.keyspaces[1], c.keyspaces[2] = &keyspace{}, &keyspace{}
+			id := uint64(0)
+			add := func(kind CallKind, ks int, n int) {
+				for range n {
+					id++
+					k := &Keyspace{ID: 1}
+					if ks == 2 {
+						k = &Keyspace{ID: 2}
+					}
+					c.enqueue(callRef{keyspace: k.ID, class: classOf(kind, 0)}, Call{ID: id, Kind: kind, Keyspace: k})
+				}
+			}
+			add(Acquire, 1, 100)
+			a := len(c.Calls(1000, 1))
+			b := 0
+			if !fromA {
+				add(Acquire, 2, 100)
+				b = len(c.Calls(1000, 1))
+			}
+			ks := 1
+			if !fromA {
+				ks = 2
+			}
+			add(Release, ks, 1)
+			got := c.Calls(1000, 1)
+			if len(got) != 1 {
+				t.Errorf("workers %d: %d acquires of A and %d of B run, %d workers are free, and a Release of keyspace %d is not made", workers, a, b, workers-c.queue.running, ks)
+			}
+		}
+	}
+}

@@ -20,7 +20,7 @@ func (t *turn) judgeActor(e *rootv1.Event) *rootv1.ErrorDetail {
 	case role == roleClient && !t.granted(name, e):
 		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is in no keyspace where it has a grant of %s", t.actor, verbWords[VerbOf(e)])
 	case role == roleClient && t.givenAway(e):
-		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s may plan it: who gives the region away completes it, the holder of the Tenure, or an operator", t.actor)
+		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s may plan it: how far an owner got says who gives the region away, the holder of the Tenure, or an operator", t.actor)
 	}
 	return nil
 }
@@ -152,6 +152,9 @@ func (s *State) movesTo(name, transition string) bool {
 // part of its keys. Who gets it says that it is ready, and not how far the other one got.
 func (s *State) givesAway(name, transition string) bool {
 	t := s.Transition(transition)
+	if r := s.Region(RegionID(t.GetRegionId())); r != nil && !s.assigns(r) {
+		return s.ownsTransition(name, transition) // members that report their regions agree among themselves
+	}
 	switch t.GetKind() {
 	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
 		return t.GetFrom().GetMemberId() == name
@@ -167,14 +170,27 @@ func (s *State) givesAway(name, transition string) bool {
 	return false
 }
 
-// givenAway says whether an event completes a change of an assigned region whose owner acts for it.
+// givenAway says whether an event takes an assigned region from an owner that acts for it, or says how far
+// that one got. A split and a merge wait by themselves for who has to let go.
 func (s *State) givenAway(e *rootv1.Event) bool {
-	c := e.GetTransitionCompleted()
-	if c == nil {
-		return false
+	acts := func(id uint64) bool {
+		r := s.Region(RegionID(id))
+		return r != nil && s.assigns(r) && slices.ContainsFunc(r.Owners, s.Acts)
 	}
-	r := s.Region(RegionID(s.Transition(c.GetTransitionId()).GetRegionId()))
-	return r != nil && s.assigns(r) && slices.ContainsFunc(r.Owners, s.Acts)
+	switch e := e.GetKind().(type) {
+	case *rootv1.Event_TransitionCompleted:
+		p := s.Transition(e.TransitionCompleted.GetTransitionId())
+		reshapes := p.GetKind() == kindSplit || p.GetKind() == kindMerge
+		return (!reshapes || e.TransitionCompleted.GetSetFrontier()) && acts(p.GetRegionId())
+	case *rootv1.Event_RegionsAssigned:
+		return slices.ContainsFunc(e.RegionsAssigned.GetAssignments(), func(a *rootv1.Assignment) bool {
+			return a.GetSetFrontier() && acts(a.GetRegionId())
+		})
+	case *rootv1.Event_RegionPublished:
+		r := e.RegionPublished.GetRegion()
+		return len(r.GetFrontier()) > 0 && acts(r.GetId()) && string(r.GetFrontier()) != s.Region(RegionID(r.GetId())).Frontier
+	}
+	return false
 }
 
 // ownsTransition says whether a member owns the region that changes, or its share

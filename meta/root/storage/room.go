@@ -37,7 +37,7 @@ func (s *Storage) Room() (Room, error) {
 // Low says in a sentence that there is too little room to go on for long; empty: there is enough, or
 // nobody has asked.
 func (r Room) Low() string {
-	if r.Free >= r.Need {
+	if r.Free >= r.Need || r.Total == 0 { // some file systems do not know
 		return ""
 	}
 	return fmt.Sprintf("%d MiB of %d MiB are free, and the next checkpoints and segments of the log need %d MiB", r.Free>>20, r.Total>>20, r.Need>>20)

@@ -323,3 +323,10 @@ func TestRoomIsToldBeforeItLacks(t *testing.T) {
 	}
 	must(t, s.WriteCheckpoint(meta(17, 1), yieldRecords(17))) // there is still enough for what comes next
 }
+
+// A file system that does not know its room says 0 of 0.
+func TestRoomThatIsNotKnownIsNotLow(t *testing.T) {
+	if low := (storage.Room{Free: 0, Total: 0, Need: 128 << 20}).Low(); low != "" {
+		t.Errorf("a file system that does not know (0 of 0): %q", low)
+	}
+}
