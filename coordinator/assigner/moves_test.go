@@ -135,21 +135,26 @@ func (w *world) obeys(frontier string) {
 	}
 }
 
+// plain makes a keyspace that is never evened out, with a region that m1 owns beside m2.
+func (w *world) plain() {
+	settings, _ := state.Preset("games")
+	settings.Policy.Rebalance, settings.Ownership.Fence = nil, rootv1.Fence_FENCE_UNSPECIFIED
+	w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "plain", Settings: settings}}})
+	w.join("m1")
+	w.join("m2")
+	w.must(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+		KeyspaceId: 2, StartKey: []byte("p"), Owners: []*rootv1.Owner{{MemberId: "m1"}},
+	}}}})
+	w.open("m1")
+	w.open("m2")
+	w.claim(self, life)
+}
+
 // Whoever may not own regions of a keyspace any more gives them away, whatever the keyspace's settings: also
 // where nothing is ever evened out.
 func TestWhoMayNotHostGivesAwayInEveryKeyspace(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
-		settings, _ := state.Preset("games")
-		settings.Policy.Rebalance, settings.Ownership.Fence = nil, rootv1.Fence_FENCE_UNSPECIFIED
-		w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "plain", Settings: settings}}})
-		w.join("m1")
-		w.join("m2")
-		w.must(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
-			KeyspaceId: 2, StartKey: []byte("p"), Owners: []*rootv1.Owner{{MemberId: "m1"}},
-		}}}})
-		w.open("m1")
-		w.open("m2")
-		w.claim(self, life)
+		w.plain()
 		w.pass(time.Minute, "m1", "m2")
 		if len(w.owned("m1")) != 1 {
 			t.Fatal("the region left for no reason")
@@ -263,17 +268,7 @@ func (w *world) RefuseDrain(_ state.MemberID, _ uint64, because *rootv1.ErrorDet
 // region away again, also where nothing is evened out.
 func TestWhatComesToWhoTakesItNoMoreLeaves(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
-		settings, _ := state.Preset("games")
-		settings.Policy.Rebalance, settings.Ownership.Fence = nil, rootv1.Fence_FENCE_UNSPECIFIED
-		w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "plain", Settings: settings}}})
-		w.join("m1")
-		w.join("m2")
-		w.must(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
-			KeyspaceId: 2, StartKey: []byte("p"), Owners: []*rootv1.Owner{{MemberId: "m1"}},
-		}}}})
-		w.open("m1")
-		w.open("m2")
-		w.claim(self, life)
+		w.plain()
 		w.pass(20*time.Second, "m1", "m2")
 		m := w.now().Member("m2")
 		w.must(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{
