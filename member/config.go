@@ -58,11 +58,12 @@ type Config struct {
 	// Coordinators is how many coordinators it keeps a line to, the holder of the Tenure
 	// among them. Default 3.
 	Coordinators int
-	// Workers is how many calls to the Handler overlap. Acquire, Release, Evict and Merge come
-	// first: Release and Evict may have all of them, the others all but an eighth. Of the rest each kind has a quarter at most, so that
-	// slow ones hold up no region that is not served: Prepare and Abandon; Checkpoint, Idle
-	// and TransferLeader; what has failed before and is tried again. Where there is more than
-	// one keyspace, each has three quarters at most. With 1 there is nothing to share.
+	// Workers is how many calls to the Handler overlap. Release and Evict come first and may have
+	// all of them, Acquire and Merge all but an eighth. Of the others each kind has a quarter at
+	// most, so that slow ones hold up no region that is not served: Prepare and Abandon;
+	// Checkpoint, Idle and TransferLeader; what has failed before and is tried again. Where there
+	// is more than one keyspace, each has three quarters at most, but for Release and Evict. With
+	// 1 there is nothing to share.
 	// Default 32.
 	Workers int
 	// HandlerTimeout is how long a call to the Handler may take before it is reported;

@@ -117,15 +117,18 @@ func (r *rounds) pace(a *Raw, k *rootv1.Keyspace, now clock.Instant) *pace {
 
 // leaves notes the keyspaces of which a member owns regions that it does not take any more, or may not.
 func (r *rounds) leaves(st *state.State, m *rootv1.Member) {
-	if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
-		return // all of its regions go elsewhere
-	}
 	st.MemberKeyspaces(state.MemberID(m.GetId()), func(ks state.KeyspaceID) bool {
-		if !placement.Accepts(st, m, st.Keyspace(ks).GetName()) {
+		if misplaced(st, m, ks) {
 			r.leaving[ks] = struct{}{}
 		}
 		return true
 	})
+}
+
+// misplaced reports whether a region of a keyspace is to leave a member that does not take it, or may not.
+// Of a member that is not active all regions go elsewhere.
+func misplaced(st *state.State, m *rootv1.Member, ks state.KeyspaceID) bool {
+	return m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && !placement.Accepts(st, m, st.Keyspace(ks).GetName())
 }
 
 // left notes again of which keyspaces somebody owns regions that it may not, and ends the rounds of those
@@ -371,13 +374,12 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 			if c.Removed {
 				a.shows.notes.drop(c.Region.ID)
 			}
-			changed[c.Region.Keyspace] = struct{}{}
-			if name := a.st.Keyspace(c.Region.Keyspace).GetName(); !c.Removed && slices.ContainsFunc(c.Region.Owners, func(o state.Owner) bool {
-				m := a.st.Member(o.Member)
-				return m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && !placement.Accepts(a.st, m, name)
-			}) { // what was on its way when that changed
-				a.rounds.leaving[c.Region.Keyspace] = struct{}{}
-				a.rounds.soon(a, c.Region.Keyspace, byMembers, now)
+			ks := c.Region.Keyspace
+			changed[ks] = struct{}{}
+			came := func(o state.Owner) bool { return misplaced(a.st, a.st.Member(o.Member), ks) }
+			if !c.Removed && slices.ContainsFunc(c.Region.Owners, came) { // it was on its way when that changed
+				a.rounds.leaving[ks] = struct{}{}
+				a.rounds.soon(a, ks, byMembers, now)
 			}
 		}
 	}

@@ -16,11 +16,11 @@ func (t *turn) judgeActor(e *rootv1.Event) *rootv1.ErrorDetail {
 	case role == roleMember && changesRegions(e) && !(t.Owns(name, e) && t.HostsAll(name, e)):
 		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is not its own, or in no keyspace where it may own regions", t.actor)
 	case role == roleCoordinator && e.GetTransitionCompleted() != nil && !t.byEra:
-		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s completes what it plans, in an era that it holds", t.actor)
+		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s may complete a transition in an era that it holds, and in no other", t.actor)
 	case role == roleClient && !t.granted(name, e):
 		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is in no keyspace where it has a grant of %s", t.actor, verbWords[VerbOf(e)])
 	case role == roleClient && t.givenAway(e):
-		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s may plan it: how far an owner got says who gives the region away, the holder of the Tenure, or an operator", t.actor)
+		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s may plan this and not complete it: an owner acts for the region, and it, the holder of the Tenure or an operator says how far it got", t.actor)
 	}
 	return nil
 }
