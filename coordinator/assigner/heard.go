@@ -77,7 +77,9 @@ func (a *Raw) Opened(id state.MemberID, incarnation, stream uint64, _ clock.Inst
 		a.core.SetMember(record, now)
 	}
 	a.core.Opened(id, incarnation, liveness.StreamID(stream), now)
-	a.speakers[id] = &speaker{incarnation: incarnation, stream: stream, at: now, gap: -time.Millisecond}
+	if s := a.speakers[id]; s == nil || s.stream < stream {
+		a.speakers[id] = &speaker{incarnation: incarnation, stream: stream, at: now, gap: -time.Millisecond}
+	}
 	a.heard.opened = true
 	if a.heard.wanted {
 		a.heard.came[id] = struct{}{}

@@ -52,7 +52,8 @@ type Counters struct {
 	Holds uint64
 }
 
-// StreamID names a stream of a member to this coordinator; never 0, never used twice.
+// StreamID names a stream of a member to this coordinator: never 0, and of two streams the newer one
+// has the larger.
 type StreamID uint64
 
 // life is one incarnation of a member.
@@ -60,8 +61,8 @@ type life struct {
 	incarnation uint64
 	// address is its own, where probes go; empty: none.
 	address string
-	// stream is its open stream here; 0: none.
-	stream StreamID
+	// stream is its open stream here; 0: none. newest is the newest one that it had.
+	stream, newest StreamID
 	// answered is when it was last confirmed from here; 0: never. older is when it last may
 	// have been by fences from before pools.changes was fences.
 	answered, older clock.Instant
@@ -305,13 +306,14 @@ func (c *Core) End() {
 	}
 }
 
-// Opened tells that a stream of a member began, with its first frame.
+// Opened tells that a stream of a member began, with its first frame. Two streams of one member may be
+// told of in either order, each by whoever serves it: one that a newer one has replaced changes nothing.
 func (c *Core) Opened(id rooted.MemberID, incarnation uint64, stream StreamID, now clock.Instant) {
 	m, l := c.own(id, incarnation)
-	if l == nil {
+	if l == nil || stream < l.newest {
 		return
 	}
-	l.stream = stream
+	l.stream, l.newest = stream, stream
 	l.probe, l.asked, l.refused, l.found = 0, 0, 0, 0 // a probe from before says nothing of a process that is there
 	if l == &m.life {
 		c.Frame(id, incarnation, now)

@@ -69,6 +69,46 @@ func TestSignalStreamBrokenNothingToProbe(t *testing.T) {
 	}
 }
 
+// The stream that a newer one replaced is told of last, and then its end: what is open is the newer one, whose
+// end is seen.
+func TestAStreamThatWasReplacedIsToldOfLate(t *testing.T) {
+	w := newWard(t)
+	w.join("m2", 1, "games")
+	w.root("m1", 1, active, "games")
+	for _, stream := range []liveness.StreamID{12, 11} {
+		w.core.Opened("m1", 1, stream, w.now)
+	}
+	w.core.Closed("m1", 1, 11, w.now)
+	w.beating["m1"] = 1
+	w.run(10 * time.Second)
+	w.address = always(liveness.Refused)
+	at := w.now
+	w.hang("m1")
+	w.core.Closed("m1", 1, 12, w.now)
+	w.turn()
+	w.run(3 * time.Second)
+	w.verdict("m1", at, 0, 200*ms)
+}
+
+// A member that begins to own regions before the holder has heard it, and ends: its address is asked when it has been
+// suspicious for as long as others are, and not when its death has taken as long as silence takes.
+func TestAnOwnerThatTheHolderNeverHeardIsProbed(t *testing.T) {
+	w := newWard(t)
+	w.join("m2", 1, "games")
+	w.root("m1", 7, active, "games")
+	w.run(100 * ms)
+	w.owned[7] = map[rooted.KeyspaceID]int{games: 3}
+	w.address = always(liveness.Refused)
+	died := w.now
+	w.word = func(id rooted.MemberID) (liveness.Word, bool) {
+		return liveness.Word{Member: id, Incarnation: 7, Age: w.now.Sub(died)}, id == "m1"
+	}
+	w.run(10 * time.Second)
+	if v := w.verdict("m1", died, 900*ms, 1300*ms); !v.Proven || v.Signals&liveness.ProbeRefused == 0 {
+		t.Errorf("the verdict says %s, proven %t", v.Signals, v.Proven)
+	}
+}
+
 func TestSignalStreamBrokenButHeardElsewhere(t *testing.T) {
 	w := newWard(t)
 	w.join("m1", 1, "slow")

@@ -186,7 +186,7 @@ func (c *Core) look(m *member, b *Batch, now clock.Instant) clock.Instant {
 	}
 	silentAt, watched := c.silentAt(m)
 	if !watched && c.holding {
-		return min(next, now.Add(m.class.dead)) // it may own something by then
+		return min(next, now.Add(m.class.suspect)) // it may own something by then
 	}
 	if !watched {
 		return next
