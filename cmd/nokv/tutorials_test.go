@@ -132,6 +132,11 @@ func followTutorial(t *testing.T, name string, ports [][2]string) string {
 	script = ownPorts(t, builds.ReplaceAllString(script, ""), ports)
 	p := proctest.Start(t, proctest.Options{Name: "tutorial", Path: "/bin/bash", Env: nokvEnv(t), Dir: dir, Parent: true, Args: []string{"-c", script}})
 	if code := p.Wait(2 * proctest.Patience); code != 0 { // its own waits are of a minute each
+		logs, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+		for _, log := range logs { // they end with the test
+			said, _ := os.ReadFile(log)
+			t.Logf("the end of %s:\n%s", filepath.Base(log), said[max(0, len(said)-2000):])
+		}
 		t.Fatalf("exit status %d", code)
 	}
 	return p.Log()
