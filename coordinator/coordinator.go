@@ -33,12 +33,12 @@ import (
 	"github.com/nokv/nokv/internal/bearer"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/clock"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/internal/seal"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 	"google.golang.org/grpc"
 )
 

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/liveness"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // maxProbeLine bounds what is read of a line: the longest that a member says.

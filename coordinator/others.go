@@ -9,9 +9,9 @@ import (
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/flow"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 )

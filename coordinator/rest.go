@@ -4,7 +4,7 @@ import (
 	"net/http"
 
 	"github.com/nokv/nokv/coordinator/rest"
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // REST serves the coordinator's calls as JSON, to callers whom caller names. Pages of

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/router"
 )
 

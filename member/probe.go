@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/rooted"
 )
 

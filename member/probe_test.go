@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/fakecoordinator"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // probed is what a process at a probe address says.

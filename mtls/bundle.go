@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // bundle is a folder's contents after all checks. Nobody writes it again.

@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // forHTTP1 is what a dialer of HTTP speaks.

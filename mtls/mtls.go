@@ -34,7 +34,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // Names of the files in a folder of certificates, those of a Kubernetes TLS

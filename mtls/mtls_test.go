@@ -15,9 +15,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // clock is a wall clock that is set by hand.

@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/proxy"

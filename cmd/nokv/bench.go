@@ -11,7 +11,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/bench"
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 func benchCommand() *command {

@@ -13,9 +13,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 func certShow() *command {

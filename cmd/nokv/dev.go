@@ -21,11 +21,11 @@ import (
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/meta/root"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // devRoots is the number of root peers of `nokv dev`.

@@ -16,9 +16,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // devFile is dev.json: where a running `nokv dev` is found. The field names

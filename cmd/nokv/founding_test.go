@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/mtls/principal"
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )

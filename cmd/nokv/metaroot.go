@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/debugvars"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 func metaRootCommand() *command {

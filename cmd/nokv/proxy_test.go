@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/test/size"
 )
 

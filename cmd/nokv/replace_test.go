@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/test/size"
 )
 

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/chronicle"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/mtls/ca"
+	"github.com/nokv/nokv/mtls/principal"
 	"google.golang.org/grpc"
 )
 

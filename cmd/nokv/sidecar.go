@@ -12,9 +12,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/sidecar"
 	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/rooted"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/internal/debugvars"
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/store"
 )
 

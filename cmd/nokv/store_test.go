@@ -14,11 +14,11 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/clusterid"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"github.com/nokv/nokv/rooted"

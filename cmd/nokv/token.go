@@ -8,7 +8,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/bearer"
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 func tokenCommand() *command {

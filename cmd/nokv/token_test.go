@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // Whoever shows a token has no certificate: every process judges the token, from its

@@ -19,9 +19,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )

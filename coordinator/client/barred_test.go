@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"

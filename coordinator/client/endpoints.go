@@ -12,7 +12,7 @@ import (
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/dial"
 	"github.com/nokv/nokv/internal/flow"
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"

@@ -8,9 +8,9 @@ import (
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/oneline"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
 )

@@ -8,12 +8,12 @@ import (
 
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/access"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/impersonate"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"

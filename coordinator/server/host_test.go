@@ -4,9 +4,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/impersonate"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )

@@ -1,7 +1,7 @@
 package access
 
 import (
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/bearer"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
 )

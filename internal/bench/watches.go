@@ -12,8 +12,8 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/flow"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"

@@ -24,8 +24,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/listen"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 const (

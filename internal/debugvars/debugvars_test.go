@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/nokv/nokv/internal/debugvars"
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 func TestHandler(t *testing.T) {

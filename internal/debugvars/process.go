@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/listen"
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // process is what the process as a whole uses.

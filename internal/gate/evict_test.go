@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/gate"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // placed is a connection that a listener may evict.

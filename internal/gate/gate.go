@@ -47,7 +47,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/listen"
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/tap"
 )

@@ -4,8 +4,8 @@ import (
 	"net"
 	"testing"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // One caller gets half of the places, the next one half of what is left, whoever

@@ -23,7 +23,6 @@ import (
 	"github.com/nokv/nokv/internal/bearer"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/clock"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/freshness"
@@ -33,6 +32,7 @@ import (
 	"github.com/nokv/nokv/meta/root/storage"
 	"github.com/nokv/nokv/meta/root/transport"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 

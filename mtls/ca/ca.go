@@ -29,8 +29,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // KeyFile is the authority's key in its folder; its certificates are in

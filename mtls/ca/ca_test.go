@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 func made(t *testing.T, cluster string, now time.Time) *Authority {

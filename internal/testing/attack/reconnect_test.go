@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/mtls/principal"
 	"golang.org/x/net/http2"
 )
 

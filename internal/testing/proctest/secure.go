@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // Certificates are an authority of a test and what it has issued, each in a folder

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nokv/nokv/internal/dial"
 	"github.com/nokv/nokv/internal/flow"
-	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"

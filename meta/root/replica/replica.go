@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 )

@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/impersonate"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/places"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // Reader is a tail stream as operators see it.

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/budget"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/impersonate"
 	"github.com/nokv/nokv/meta/root/server"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 )

@@ -3,8 +3,8 @@ package server
 import (
 	"context"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"

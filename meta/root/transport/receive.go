@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/listen"
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root/freshness"
+	"github.com/nokv/nokv/mtls/principal"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 )

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // abrupt is a connection under TLS. Its end is that of the connection below, at

@@ -14,9 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
+	"github.com/nokv/nokv/mtls/principal"
 	"go.etcd.io/raft/v3/raftpb"
 )
 

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
