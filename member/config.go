@@ -87,11 +87,23 @@ type Config struct {
 	// Killed is asked before each call to the Handler, which is not made if it says so: a test
 	// ends a member as if its process were gone. nil: never.
 	Killed func() bool
-	// Clock tells elapsed time; default the machine's.
-	Clock clock.Clock
+	// Elapsed tells elapsed time since some moment: it never goes back, and counts a suspended
+	// machine's sleep. nil: the machine's; a test in a bubble of virtual time has time.Since.
+	Elapsed func() time.Duration
 	// Logger hears of changes at Info. nil: none.
 	Logger hclog.Logger
+
+	clock clock.Clock // Elapsed, or the machine's
 }
+
+// elapsed is the clock of Config.Elapsed.
+type elapsed struct {
+	*clock.Monotonic // its wall clock
+	since            func() time.Duration
+}
+
+// Now implements clock.Clock.
+func (e elapsed) Now() clock.Instant { return clock.Instant(e.since()) + 1 }
 
 // Validate says what is wrong with a Config. Zero values that have a default are not
 // wrong.
@@ -136,8 +148,9 @@ func (c Config) withDefaults() Config {
 	if c.Listen == nil {
 		c.Listen = new(net.ListenConfig).Listen
 	}
-	if c.Clock == nil {
-		c.Clock = clock.NewSystem()
+	c.clock = clock.NewSystem()
+	if c.Elapsed != nil {
+		c.clock = elapsed{clock.NewMonotonic(), c.Elapsed}
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
@@ -154,10 +167,10 @@ func (c Config) record(probe string, nonce uint64) *rootv1.Member {
 }
 
 // Stats is what an application tells of a region.
-type Stats = held.Stats
+type Stats = rooted.Stats
 
 // Load is a member's load as a whole.
-type Load = held.Load
+type Load = rooted.Load
 
 // Region is a region that the member has to do with. Start and End are route keys,
 // [Start, End); an empty End is the end of the keyspace.

@@ -124,7 +124,7 @@ func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, R
 	running := &requestContext{Context: ctx, grant: g}
 	defer running.end()
 	err = fn(running, regionOf(g.Region, g.Keyspace(), g))
-	if no := t.Check(g, m.cfg.Clock); no != nil {
+	if no := t.Check(g, m.cfg.clock); no != nil {
 		return errorOf(no, &req, true)
 	}
 	return err
@@ -133,7 +133,7 @@ func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, R
 // admit lets a request in, or says why not; who is let in leaves.
 func (m *Member) admit(ctx context.Context, t *held.Table, req *Request) (*held.Grant, error) {
 	q := held.Request{Region: req.Region, Keyspace: req.Keyspace, Key: req.Key, Epoch: req.Epoch}
-	g, no := t.Admit(q, m.cfg.Clock)
+	g, no := t.Admit(q, m.cfg.clock)
 	if no != nil && no.Verdict == held.Wait {
 		var err error
 		if g, no, err = m.hold(ctx, t, q, no); err != nil {
@@ -156,7 +156,7 @@ func (m *Member) Left(r Region) (time.Duration, bool) {
 	if t == nil || r.grant == nil {
 		return 0, true
 	}
-	return t.Left(r.grant, m.cfg.Clock)
+	return t.Left(r.grant, m.cfg.clock)
 }
 
 func (m *Member) leave(t *held.Table, g *held.Grant) {
@@ -165,7 +165,7 @@ func (m *Member) leave(t *held.Table, g *held.Grant) {
 	}
 	m.mu.Lock()
 	if m.core != nil && m.core.Table() == t {
-		m.core.Drained(g.Region.ID, m.cfg.Clock.Now())
+		m.core.Drained(g.Region.ID, m.cfg.clock.Now())
 	}
 	m.mu.Unlock()
 	m.kick()
@@ -181,7 +181,7 @@ func (m *Member) hold(ctx context.Context, t *held.Table, q held.Request, no *he
 	defer over.Stop()
 	for at := no.Region; ; {
 		turn, done := t.Changed(at)
-		g, no := t.Admit(q, m.cfg.Clock)
+		g, no := t.Admit(q, m.cfg.clock)
 		switch {
 		case no == nil || no.Verdict != held.Wait:
 			done()

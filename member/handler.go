@@ -104,7 +104,7 @@ func (m *Member) startLocked(h Handler, call held.Call) {
 		if m.tasks[call.ID] == t { // it is of the incarnation under way
 			delete(m.tasks, call.ID)
 		}
-		why := core.Done(call.ID, res, m.cfg.Clock.Now())
+		why := core.Done(call.ID, res, m.cfg.clock.Now())
 		m.mu.Unlock()
 		if why != "" {
 			m.failing.Warn(m.log, call.Kind.String()+" failed", "a call to the application failed", "call", call.Kind.String(), "region", regionID(call), "err", why)

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/testing/fakecoordinator"
 	"github.com/nokv/nokv/member"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -136,7 +135,11 @@ func (b *bubble) start(id string, set func(*member.Config)) *process {
 // startWith starts a member with an application that can do more, or less, than app.
 func (b *bubble) startWith(id string, set func(*member.Config), handler func(*app) member.Handler) *process {
 	b.Helper()
-	cfg := member.Config{ID: id, Address: id + ":7000", Client: b.client, Clock: clock.NewMonotonic(), HandlerTimeout: 5 * time.Second}
+	begun := time.Now()
+	cfg := member.Config{
+		ID: id, Address: id + ":7000", Client: b.client, HandlerTimeout: 5 * time.Second,
+		Elapsed: func() time.Duration { return time.Since(begun) },
+	}
 	if set != nil {
 		set(&cfg)
 	}

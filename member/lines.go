@@ -229,7 +229,7 @@ func (l *line) run(ctx context.Context) error {
 	defer timer.Stop()
 	for {
 		l.m.mu.Lock()
-		now := l.m.cfg.Clock.Now()
+		now := l.m.cfg.clock.Now()
 		f := core.Frame(l.slot, now)
 		due := core.Due(l.slot)
 		l.m.mu.Unlock()
@@ -273,7 +273,7 @@ func (l *line) take(a *coordinatorv1.MemberAnswer) error {
 		m.mu.Unlock()
 		return context.Canceled
 	}
-	err := m.core.Answer(l.slot, a, m.cfg.Clock.Now())
+	err := m.core.Answer(l.slot, a, m.cfg.clock.Now())
 	l.answered = true
 	delete(m.troubles, l.route)
 	if t := a.GetTerms(); t != nil {
@@ -346,6 +346,6 @@ func (l *line) ended(ctx context.Context, err error) {
 	pause := min(backoffMin<<min(t.failures, 16), backoffMax)
 	pause = max(pause/2+rand.N(pause/2+1), time.Duration(min(d.GetRetryAfterMillis(), 60_000))*time.Millisecond)
 	t.failures++
-	t.until = m.cfg.Clock.Now().Add(pause)
+	t.until = m.cfg.clock.Now().Add(pause)
 	m.log.Info("line to a coordinator ended", "coordinator", l.route, "again", pause, "err", err)
 }

@@ -138,7 +138,7 @@ func (m *Member) Run(ctx context.Context, h Handler) error {
 			p.incarnation.Store(follows)
 		}
 		m.log.Info("registered", "incarnation", follows)
-		begun := m.cfg.Clock.Now()
+		begun := m.cfg.clock.Now()
 		err = m.live(ctx, h, follows)
 		if errors.Is(err, errOver) {
 			err = m.verdict(ctx, follows)
@@ -146,7 +146,7 @@ func (m *Member) Run(ctx context.Context, h Handler) error {
 		if !errors.Is(err, errFailed) && !errors.Is(err, errMistaken) {
 			return err
 		}
-		if m.cfg.Clock.Now().Sub(begun) >= lasted {
+		if m.cfg.clock.Now().Sub(begun) >= lasted {
 			pause = 0
 		}
 		m.log.Warn("begins anew", "incarnation", follows, "why", err, "after", pause)
@@ -314,7 +314,7 @@ func (m *Member) serve(ctx, after context.Context, h Handler, core *held.Core) e
 			defer m.mu.Unlock()
 			return m.aborted
 		}
-		now := m.cfg.Clock.Now()
+		now := m.cfg.clock.Now()
 		core.Tick(now)
 		for _, call := range core.Calls(m.cfg.Workers, now) {
 			m.startLocked(h, call)
@@ -353,7 +353,7 @@ func (m *Member) serve(ctx, after context.Context, h Handler, core *held.Core) e
 			stop = nil
 			giveUp = time.After(m.cfg.HandlerTimeout)
 			m.mu.Lock()
-			core.Stop(m.cfg.Clock.Now())
+			core.Stop(m.cfg.clock.Now())
 			m.mu.Unlock()
 		}
 	}
@@ -365,7 +365,7 @@ func (m *Member) endLocked(why error) {
 		return
 	}
 	m.over = why
-	m.core.Retire(m.cfg.Clock.Now())
+	m.core.Retire(m.cfg.clock.Now())
 	m.kick()
 }
 
@@ -422,7 +422,7 @@ func (m *Member) Drain(ctx context.Context, why string) error {
 	if !ok {
 		return errors.New("drain: the context has no deadline: give it the time that the process has left")
 	}
-	d := &drain{deadline: m.cfg.Clock.Now().Add(time.Until(deadline)), reason: why, done: make(chan struct{}), awaited: true}
+	d := &drain{deadline: m.cfg.clock.Now().Add(time.Until(deadline)), reason: why, done: make(chan struct{}), awaited: true}
 	m.mu.Lock()
 	if m.drain != nil && m.drain.awaited {
 		m.mu.Unlock()
@@ -499,7 +499,7 @@ type Status struct {
 	Obeyed rooted.Token
 	// Held is how many requests wait.
 	Held int
-	held.Counts
+	rooted.MemberCounts
 }
 
 // Status returns how the member is doing.
@@ -513,7 +513,7 @@ func (m *Member) Status() Status {
 		}
 	}
 	if m.core != nil {
-		s.Incarnation, s.Regions, s.Holding, s.Obeyed, s.Counts = m.incarnation, m.core.Regions(), m.core.Holding(), m.core.Obeyed(), m.core.Counts()
+		s.Incarnation, s.Regions, s.Holding, s.Obeyed, s.MemberCounts = m.incarnation, m.core.Regions(), m.core.Holding(), m.core.Obeyed(), m.core.Counts()
 	}
 	return s
 }

@@ -250,7 +250,7 @@ func (p *Pins) begin(ctx context.Context, t *held.Table, g *held.Grant, o PinOpt
 		return nil, "", fmt.Errorf("begin a pin: the keys of pins: %w", err)
 	}
 	life := shorter(p.cfg.Life, o.Life)
-	now := p.m.cfg.Clock.Now()
+	now := p.m.cfg.clock.Now()
 	e := &pinned{
 		of: p, table: t, grant: g, idle: shorter(p.cfg.Idle, o.Idle), channel: o.Channel, quiet: make(chan struct{}),
 		used: now, oldAt: now.Add(life), calls: map[*pinCall]struct{}{},
@@ -374,7 +374,7 @@ func (p *Pins) Do(ctx context.Context, token, requestID string, fn func(context.
 	}
 	defer e.leave(call)
 	err = fn(ctx, e.Pin)
-	if no := e.table.Check(e.grant, p.m.cfg.Clock); no != nil {
+	if no := e.table.Check(e.grant, p.m.cfg.clock); no != nil {
 		return errorOf(no, &Request{Region: e.Region.ID, Epoch: e.Region.Epoch}, true)
 	}
 	return err
@@ -466,14 +466,14 @@ func errEnded(why PinEnd) error {
 
 // enter lets a call in.
 func (e *pinned) enter(call *pinCall) error {
-	if no := e.table.Check(e.grant, e.of.m.cfg.Clock); no != nil {
+	if no := e.table.Check(e.grant, e.of.m.cfg.clock); no != nil {
 		if no.Verdict == held.Unconfirmed {
 			return errorOf(no, &Request{}, false)
 		}
 		e.end(PinLost)
 		return pin.LostWith(rooted.MemberID(e.of.m.cfg.ID))
 	}
-	if why := e.due(e.of.m.cfg.Clock.Now()); why != "" {
+	if why := e.due(e.of.m.cfg.clock.Now()); why != "" {
 		e.end(why)
 	}
 	e.of.mu.Lock()
@@ -493,7 +493,7 @@ func (e *pinned) leave(call *pinCall) {
 	e.of.mu.Lock()
 	defer e.of.mu.Unlock()
 	delete(e.calls, call)
-	e.used = e.of.m.cfg.Clock.Now()
+	e.used = e.of.m.cfg.clock.Now()
 	if e.why != "" && len(e.calls) == 0 {
 		close(e.quiet)
 	}
@@ -521,7 +521,7 @@ func (e *pinned) next() clock.Instant {
 	defer e.of.mu.Unlock()
 	at := e.oldAt
 	if e.told {
-		return e.of.m.cfg.Clock.Now().Add(time.Hour)
+		return e.of.m.cfg.clock.Now().Add(time.Hour)
 	}
 	if e.leaveBy != 0 {
 		at = min(at, e.leaveBy)
@@ -530,7 +530,7 @@ func (e *pinned) next() clock.Instant {
 		return min(at, e.used.Add(e.idle))
 	}
 	// Behind a call that ends meanwhile it is idle as long again.
-	return min(at, e.of.m.cfg.Clock.Now().Add(e.idle))
+	return min(at, e.of.m.cfg.clock.Now().Add(e.idle))
 }
 
 // end ends a pin, if it has not ended: then it says why. Its calls are told, but those of a pin that
@@ -565,7 +565,7 @@ func (e *pinned) live() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for alive := true; alive; {
-		now := m.cfg.Clock.Now()
+		now := m.cfg.clock.Now()
 		why := e.due(now)
 		if why == PinRegionLeaves && e.stays(left) {
 			leaving = e.grant.Leaving()
@@ -598,12 +598,12 @@ func (e *pinned) live() {
 
 // leaves begins the grace of a pin whose region leaves; one that is lost ends at once.
 func (e *pinned) leaves() {
-	if no := e.table.Check(e.grant, e.of.m.cfg.Clock); no != nil && no.Verdict != held.Unconfirmed {
+	if no := e.table.Check(e.grant, e.of.m.cfg.clock); no != nil && no.Verdict != held.Unconfirmed {
 		e.end(PinLost)
 		return
 	}
 	e.of.mu.Lock()
-	e.leaveBy = e.of.m.cfg.Clock.Now().Add(e.of.cfg.Grace)
+	e.leaveBy = e.of.m.cfg.clock.Now().Add(e.of.cfg.Grace)
 	e.of.mu.Unlock()
 }
 

@@ -8,9 +8,9 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/router"
 )
@@ -59,8 +59,9 @@ func (c *Cluster) MemberOf(t testing.TB, cfg member.Config, h member.Handler) *M
 		cfg.Listen = m.listen
 	}
 	cfg.Killed = m.dead.Load
-	if cfg.Clock == nil {
-		cfg.Clock = clock.NewMonotonic()
+	if cfg.Elapsed == nil {
+		begun := time.Now()
+		cfg.Elapsed = func() time.Duration { return time.Since(begun) }
 	}
 	own := cfg.Client == nil
 	var err error

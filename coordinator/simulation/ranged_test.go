@@ -10,6 +10,7 @@ import (
 	"github.com/nokv/nokv/internal/held"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 const (
@@ -89,14 +90,14 @@ func (w *worker) weigh() {
 						g.Touch(key)
 					}
 				})
-				w.core.Report(id, held.Stats{Load: x})
+				w.core.Report(id, rooted.Stats{Load: x})
 				sum += x
 			}
 			if no == nil && w.core.Table().Leave(g) {
 				w.core.Drained(id, w.now())
 			}
 		}
-		w.core.SetLoad(held.Load{Load: sum})
+		w.core.SetLoad(rooted.Load{Load: sum})
 	}
 	w.after(loadEvery, w.weigh)
 }

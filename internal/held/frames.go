@@ -24,19 +24,6 @@ const (
 	hotShare = 100
 )
 
-// Stats is what an application tells of a region.
-type Stats struct {
-	// Load is in units that are comparable within a keyspace.
-	Load  float64
-	Keys  uint64
-	Bytes uint64
-	// Idle is how long nobody has used the region; 0: not known.
-	Idle time.Duration
-	// Leader: it leads the region's own replication group. Saturated: its share of a
-	// shared region is more than it can serve.
-	Leader, Saturated bool
-}
-
 type goodbye struct {
 	deadline clock.Instant
 	reason   string
@@ -44,7 +31,7 @@ type goodbye struct {
 }
 
 // Report takes what the application tells of a region. False: there is none such.
-func (c *Core) Report(id rooted.RegionID, s Stats) bool {
+func (c *Core) Report(id rooted.RegionID, s rooted.Stats) bool {
 	r := c.regions[id]
 	if r == nil {
 		return false
@@ -84,7 +71,7 @@ func finite(x float64) float64 {
 }
 
 // SetLoad takes the load of the member as a whole.
-func (c *Core) SetLoad(l Load) {
+func (c *Core) SetLoad(l rooted.Load) {
 	l.Load, l.Capacity = finite(l.Load), finite(l.Capacity)
 	if l == c.load {
 		return

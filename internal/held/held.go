@@ -96,7 +96,7 @@ type Core struct {
 	keyspaces map[rooted.KeyspaceID]*keyspace
 	streams   [MaxStreams]*stream
 	era       uint64
-	load      Load
+	load      rooted.Load
 	goodbye   *goodbye
 	stopping  bool
 	over      bool
@@ -109,27 +109,7 @@ type Core struct {
 	// saying is when the frame that is being made is sent.
 	saying  clock.Instant
 	answers commandLog
-	counts  Counts
-}
-
-// Counts are sums since the Core was made.
-type Counts struct {
-	// SetsObeyed and SetsIgnored count sets by what was done with them; SetsUnfit those
-	// that did not come out as the coordinator's.
-	SetsObeyed, SetsIgnored, SetsUnfit uint64
-	// Confirmed counts confirmations, Unconfirmed times that a keyspace ran out of them.
-	Confirmed, Unconfirmed uint64
-	// Frames counts frames made, Reports regions reported in them.
-	Frames, Reports uint64
-	// Failed counts calls that failed, Expired times that requests had not ended within
-	// Config.Grace and lost their right.
-	Failed, Expired uint64
-}
-
-// Load is a member's load as a whole, or a region's share of it.
-type Load struct {
-	// Load is in units of the application's own, and Capacity the most of it; 0: not known.
-	Load, Capacity float64
+	counts  rooted.MemberCounts
 }
 
 // Phase is what a member has made of a region.
@@ -194,7 +174,7 @@ type region struct {
 
 	// went is whom it went to, when that is known.
 	went  *Refusal
-	stats *Stats
+	stats *rooted.Stats
 	hot   *hotkeys.Sketch
 	// dirty has a bit for each stream that has to be told.
 	dirty uint8
@@ -233,7 +213,7 @@ func (c *Core) Table() *Table { return c.table }
 func (c *Core) Obeyed() rooted.Token { return c.obeyed }
 
 // Counts returns the counts so far.
-func (c *Core) Counts() Counts { return c.counts }
+func (c *Core) Counts() rooted.MemberCounts { return c.counts }
 
 // Regions is how many regions the member has anything to do with.
 func (c *Core) Regions() int { return len(c.regions) }

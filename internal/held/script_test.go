@@ -162,7 +162,7 @@ func (m *machine) run(d *datadriven.TestData) string {
 	case "done":
 		m.core.Done(uint64(first), held.Result{Err: o["err"], Frontier: o["frontier"], Idle: has("idle")}, now)
 	case "report":
-		m.core.Report(rooted.RegionID(first), held.Stats{Load: float64(number(o["load"]))})
+		m.core.Report(rooted.RegionID(first), rooted.Stats{Load: float64(number(o["load"]))})
 	case "after":
 		m.clock.Advance(m.duration(words[0]))
 		m.core.Tick(m.clock.Now())

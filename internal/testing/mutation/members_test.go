@@ -75,7 +75,7 @@ var members = []mutation{
 	},
 	{
 		26, "nobody looks behind the work", "member/do.go",
-		"if no := t.Check(g, m.cfg.Clock); no != nil {", "if no := t.Check(g, m.cfg.Clock); false {",
+		"if no := t.Check(g, m.cfg.clock); no != nil {", "if no := t.Check(g, m.cfg.clock); false {",
 		[]string{sdk},
 	},
 	{
