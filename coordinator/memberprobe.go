@@ -88,9 +88,10 @@ func (k memberProber) once(ctx context.Context, p liveness.Probe) (result livene
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	if k.certs != nil {
-		secure, _, err := k.certs.ClientConn(ctx, conn, principal.Member)
-		if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-			return liveness.AnsweredOther, false // no TLS at all
+		secure, _, err := k.certs.ClientConn(ctx, conn, mtls.Peer{Role: principal.Member, Name: string(p.Member)})
+		_, plain := errors.AsType[tls.RecordHeaderError](err)
+		if _, other := errors.AsType[*mtls.OtherError](err); plain || other {
+			return liveness.AnsweredOther, false // no TLS at all, or somebody else of the cluster
 		}
 		if err != nil {
 			return liveness.NoAnswer, over(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 )
 
@@ -24,22 +25,36 @@ const maxOthers = 64
 // streams on.
 type others struct {
 	options []grpc.DialOption
+	certs   *mtls.Source
 
 	mu sync.Mutex
-	// Guarded by mu: by address, and the addresses by age.
-	conns map[string]*grpc.ClientConn
-	order []string
+	// Guarded by mu: by who is meant and where, and these by age.
+	conns map[place]*grpc.ClientConn
+	order []place
+}
+
+// place is where a coordinator is to answer.
+type place struct {
+	id      state.CoordinatorID
+	address string
+}
+
+// peer is whom to expect there.
+func (p place) peer() mtls.Peer { return mtls.Peer{Role: principal.Coordinator, Name: string(p.id)} }
+
+func placeOf(c *rootv1.Coordinator) place {
+	return place{state.CoordinatorID(c.GetId()), c.GetAddress()}
 }
 
 func newOthers(certs *mtls.Source, cluster func() uint64, more ...grpc.DialOption) *others {
-	return &others{conns: map[string]*grpc.ClientConn{}, options: slices.Concat(flow.Client(), clusterid.Caller(cluster).Options(), []grpc.DialOption{
-		grpc.WithTransportCredentials(certs.Client(principal.Coordinator)), probePace(knockFor), grpc.WithDisableServiceConfig(),
+	return &others{certs: certs, conns: map[place]*grpc.ClientConn{}, options: slices.Concat(flow.Client(), clusterid.Caller(cluster).Options(), []grpc.DialOption{
+		probePace(knockFor), grpc.WithDisableServiceConfig(),
 	}, more)}
 }
 
 // heard implements assigner.Config.Ask.
-func (o *others) heard(ctx context.Context, address string, members []state.MemberID) ([]liveness.Word, error) {
-	conn, err := o.connect(address)
+func (o *others) heard(ctx context.Context, of *rootv1.Coordinator, members []state.MemberID) ([]liveness.Word, error) {
+	conn, err := o.connect(placeOf(of))
 	if err != nil {
 		return nil, err
 	}
@@ -57,21 +72,22 @@ func (o *others) heard(ctx context.Context, address string, members []state.Memb
 }
 
 // relay implements server.Config.Relay.
-func (o *others) relay(ctx context.Context, address string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
-	conn, err := o.connect(address)
+func (o *others) relay(ctx context.Context, to *rootv1.Coordinator) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+	conn, err := o.connect(placeOf(to))
 	if err != nil {
 		return nil, err
 	}
 	return coordinatorv1.NewCoordinatorClient(conn).MemberStream(ctx)
 }
 
-func (o *others) connect(address string) (*grpc.ClientConn, error) {
+func (o *others) connect(to place) (*grpc.ClientConn, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if conn := o.conns[address]; conn != nil {
+	if conn := o.conns[to]; conn != nil {
 		return conn, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, o.options...)
+	who := grpc.WithTransportCredentials(o.certs.Client(to.peer()))
+	conn, err := grpc.NewClient("passthrough:///"+to.address, append([]grpc.DialOption{who}, o.options...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +96,7 @@ func (o *others) connect(address string) (*grpc.ClientConn, error) {
 		delete(o.conns, o.order[0])
 		o.order = slices.Delete(o.order, 0, 1)
 	}
-	o.conns[address], o.order = conn, append(o.order, address)
+	o.conns[to], o.order = conn, append(o.order, to)
 	return conn, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -37,8 +38,8 @@ type prober struct {
 
 	mu sync.Mutex
 	// Guarded by mu.
-	address string
-	conn    *grpc.ClientConn
+	at   place
+	conn *grpc.ClientConn
 }
 
 // newProber makes a prober; a nil dial is TCP.
@@ -54,8 +55,9 @@ func dialTCP(ctx context.Context, address string) (net.Conn, error) {
 }
 
 // probe implements tenure.Config.Probe.
-func (p *prober) probe(ctx context.Context, address string) tenure.Health {
-	cc, err := p.connect(address)
+func (p *prober) probe(ctx context.Context, holder *rootv1.Tenure) tenure.Health {
+	at := place{state.CoordinatorID(holder.GetHolderId()), holder.GetHolderAddress()}
+	cc, err := p.connect(at)
 	if err != nil {
 		return tenure.HealthUnknown
 	}
@@ -68,7 +70,7 @@ func (p *prober) probe(ctx context.Context, address string) tenure.Health {
 		// and the call has then waited for all of its time.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.knockFor)
 		defer cancel()
-		if p.refuses(ctx, address, p.knockFor/2) {
+		if p.refuses(ctx, at.address, p.knockFor/2) {
 			return tenure.HealthRefused
 		}
 	}
@@ -146,13 +148,13 @@ func probePace(connectFor time.Duration) grpc.DialOption {
 	})
 }
 
-func (p *prober) connect(address string) (*grpc.ClientConn, error) {
+func (p *prober) connect(at place) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.conn != nil && p.address == address {
+	if p.conn != nil && p.at == at {
 		return p.conn, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, append(flow.Client(), grpc.WithTransportCredentials(p.certs.Client(principal.Coordinator)),
+	conn, err := grpc.NewClient("passthrough:///"+at.address, append(flow.Client(), grpc.WithTransportCredentials(p.certs.Client(at.peer())),
 		grpc.WithContextDialer(p.dial), probePace(p.knockFor), grpc.WithDisableServiceConfig())...)
 	if err != nil {
 		return nil, err
@@ -160,7 +162,7 @@ func (p *prober) connect(address string) (*grpc.ClientConn, error) {
 	if p.conn != nil {
 		_ = p.conn.Close()
 	}
-	p.address, p.conn = address, conn
+	p.at, p.conn = at, conn
 	return conn, nil
 }
 
@@ -183,7 +185,7 @@ func answers(certs *mtls.Source, more ...grpc.DialOption) func(ctx context.Conte
 
 // askStatus asks the coordinator at an address who it is.
 func askStatus(certs *mtls.Source, more ...grpc.DialOption) func(ctx context.Context, address string) (*coordinatorv1.StatusResponse, error) {
-	options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(principal.Coordinator)), grpc.WithDisableServiceConfig())
+	options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(mtls.Peer{Role: principal.Coordinator})), grpc.WithDisableServiceConfig()) // who is there is asked
 	options = append(options, more...)
 	return func(ctx context.Context, address string) (*coordinatorv1.StatusResponse, error) {
 		conn, err := grpc.NewClient("passthrough:///"+address, options...)

@@ -11,6 +11,7 @@ import (
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -59,7 +60,7 @@ func TestProbesShareOneConnection(t *testing.T) {
 	probe := func() tenure.Health {
 		ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 		defer cancel()
-		return p.probe(ctx, address)
+		return p.probe(ctx, &rootv1.Tenure{HolderAddress: address})
 	}
 	for range 20 {
 		if got := probe(); got != tenure.HealthServing {
@@ -101,7 +102,7 @@ func TestSilentHolderIsUnknown(t *testing.T) {
 	defer p.close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if got := p.probe(ctx, lis.Addr().String()); got != tenure.HealthUnknown {
+	if got := p.probe(ctx, &rootv1.Tenure{HolderAddress: lis.Addr().String()}); got != tenure.HealthUnknown {
 		t.Errorf("a holder that says nothing: %v", got)
 	}
 }
@@ -112,7 +113,7 @@ func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
 	p := patientProber(t)
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
-	if got := p.probe(ctx, l.Addr().String()); got != tenure.HealthServing {
+	if got := p.probe(ctx, &rootv1.Tenure{HolderAddress: l.Addr().String()}); got != tenure.HealthServing {
 		t.Fatalf("a holder that serves: %v", got)
 	}
 	select {
@@ -126,7 +127,7 @@ func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("nothing told of the end of the holder")
 	}
-	if got := p.probe(ctx, l.Addr().String()); got != tenure.HealthRefused {
+	if got := p.probe(ctx, &rootv1.Tenure{HolderAddress: l.Addr().String()}); got != tenure.HealthRefused {
 		t.Errorf("a holder that is gone: %v", got)
 	}
 }
@@ -139,7 +140,7 @@ func TestDyingHolderIsRefusedByOneProbe(t *testing.T) {
 	p := patientProber(t)
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
-	if got := p.probe(ctx, address); got != tenure.HealthServing {
+	if got := p.probe(ctx, &rootv1.Tenure{HolderAddress: address}); got != tenure.HealthServing {
 		t.Fatalf("a holder that serves: %v", got)
 	}
 	s.Stop()
@@ -157,7 +158,7 @@ func TestDyingHolderIsRefusedByOneProbe(t *testing.T) {
 		}
 		_ = dying.Close()
 	}()
-	if got := p.probe(ctx, address); got != tenure.HealthRefused {
+	if got := p.probe(ctx, &rootv1.Tenure{HolderAddress: address}); got != tenure.HealthRefused {
 		t.Errorf("a holder that is dying: %v", got)
 	}
 	<-closed

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nokv/nokv/mtls"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -57,7 +58,7 @@ func NewClient(target string, cfg Config, opts ...grpc.DialOption) (*grpc.Client
 	r := &route{cfg: cfg, keyspace: []string{name}, come: make(chan struct{})}
 	creds := insecure.NewCredentials()
 	if cfg.TLS != nil {
-		creds = cfg.TLS.Client(principal.Member)
+		creds = cfg.TLS.Client(mtls.Peer{Role: principal.Member}) // and of each its own name: see connectLocked
 	}
 	bare, err := ServiceConfig("")
 	if err != nil {
@@ -181,7 +182,7 @@ func (p *plan) open(ctx context.Context, t router.Target) (context.Context, *try
 	pool, err := p.r.members(ctx, p.cc)
 	if err == nil {
 		var o *owner
-		if o, err = pool.get(ctx, t.Address, p.r.cfg.Dial); err == nil {
+		if o, err = pool.get(ctx, place{t.Member, t.Address}, p.r.cfg.Dial); err == nil {
 			md := p.md
 			if md == nil {
 				md = make(metadata.MD, 5)

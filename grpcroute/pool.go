@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
@@ -34,7 +36,7 @@ func (policy) Name() string { return Policy }
 
 // Build implements balancer.Builder.
 func (policy) Build(cc balancer.ClientConn, _ balancer.BuildOptions) balancer.Balancer {
-	return &pool{cc: cc, owners: map[string]*owner{}}
+	return &pool{cc: cc, owners: map[place]*owner{}}
 }
 
 type routeAttribute struct{}
@@ -66,17 +68,24 @@ type pool struct {
 
 	mu sync.RWMutex
 	// Guarded by mu.
-	owners map[string]*owner
+	owners map[place]*owner
 	sweep  *time.Timer
 	closed bool
 }
 
+// place is a member at an address. Another member that is there later is another place: the connection is
+// not its own.
+type place struct {
+	member  rooted.MemberID
+	address string
+}
+
 // owner is a member that was called.
 type owner struct {
-	address string
-	calls   atomic.Int64                     // under way
-	used    atomic.Uint64                    // turn of the last one
-	ready   atomic.Pointer[balancer.SubConn] // nil: it is not
+	place
+	calls atomic.Int64                     // under way
+	used  atomic.Uint64                    // turn of the last one
+	ready atomic.Pointer[balancer.SubConn] // nil: it is not
 
 	// Guarded by pool.mu. changed is closed and made anew when the state changes.
 	conn    balancer.SubConn
@@ -131,7 +140,7 @@ var errClosed = here{errors.New("the ClientConn was closed, or is idle")}
 
 // endLocked has an owner be none any more. p.mu is held.
 func (p *pool) endLocked(o *owner, why error) {
-	delete(p.owners, o.address)
+	delete(p.owners, o.place)
 	o.ready.Store(nil)
 	o.state, o.err = connectivity.Shutdown, why
 	if o.conn != nil {
@@ -143,7 +152,7 @@ func (p *pool) endLocked(o *owner, why error) {
 
 // get connects a member for one call, which ends with put. The error is that of a call that
 // was not sent.
-func (p *pool) get(ctx context.Context, to string, within time.Duration) (*owner, error) {
+func (p *pool) get(ctx context.Context, to place, within time.Duration) (*owner, error) {
 	p.mu.RLock()
 	o := p.owners[to]
 	if o != nil && o.ready.Load() != nil { // who ends it meanwhile has the call picked nowhere, and tried again
@@ -176,7 +185,7 @@ func (p *pool) get(ctx context.Context, to string, within time.Duration) (*owner
 func (p *pool) put(o *owner) { o.calls.Add(-1) }
 
 // findLocked finds or makes an owner. p.mu is held.
-func (p *pool) findLocked(to string) (*owner, error) {
+func (p *pool) findLocked(to place) (*owner, error) {
 	if p.closed {
 		return nil, errClosed
 	}
@@ -187,7 +196,7 @@ func (p *pool) findLocked(to string) (*owner, error) {
 	if len(p.owners) >= most && !p.roomLocked() {
 		return nil, here{fmt.Errorf("%d members are connected and in use: raise Config.MaxMembers", most)}
 	}
-	o := &owner{address: to, changed: make(chan struct{})}
+	o := &owner{place: to, changed: make(chan struct{})}
 	p.owners[to] = o
 	if p.sweep == nil {
 		p.sweep = time.AfterFunc(idle, p.sweepIdle)
@@ -277,7 +286,7 @@ func (p *pool) connectLocked(o *owner) error {
 			return fmt.Errorf("address %.200q is not HOST:PORT", o.address)
 		}
 		//lint:ignore SA1019 it is to take one address, which is what it gets; nothing else makes a SubConn
-		conn, err = p.cc.NewSubConn([]resolver.Address{{Addr: o.address, ServerName: o.address}}, balancer.NewSubConnOptions{
+		conn, err = p.cc.NewSubConn([]resolver.Address{{Addr: o.address, ServerName: o.address, Attributes: mtls.Named(nil, string(o.member))}}, balancer.NewSubConnOptions{
 			StateListener: func(s balancer.SubConnState) { p.became(o, conn, s) },
 		})
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // How lines are tried again, and how long one may be silent: so many intervals, within
@@ -126,12 +127,13 @@ func (m *Member) learnLocked(t *coordinatorv1.MemberTerms) {
 	if len(t.GetCoordinators()) == 0 {
 		return
 	}
-	known := make([]string, 0, len(t.GetCoordinators()))
+	known, ids := make([]string, 0, len(t.GetCoordinators())), map[string]rooted.CoordinatorID{}
 	holder, id := "", ""
 	for _, k := range t.GetCoordinators()[:min(len(t.GetCoordinators()), maxKnown)] {
 		if k.GetAddress() == "" {
 			continue
 		}
+		ids[k.GetAddress()] = rooted.CoordinatorID(k.GetId())
 		if k.GetId() == t.GetHolderId() {
 			holder, id = k.GetAddress(), k.GetId()
 			continue
@@ -150,7 +152,7 @@ func (m *Member) learnLocked(t *coordinatorv1.MemberTerms) {
 	if holder != "" {
 		known = append([]string{holder}, known...)
 	}
-	m.known, m.holder, m.holderID = known, holder, id
+	m.known, m.ids, m.holder, m.holderID = known, ids, holder, id
 }
 
 func (m *Member) rank(address string) uint64 {
@@ -202,7 +204,10 @@ func (l *line) run(ctx context.Context) error {
 	defer cancel(nil)
 	silence := time.AfterFunc(silenceMin, func() { cancel(errSilent) })
 	defer silence.Stop()
-	stream, err := l.m.cfg.Client.MemberStream(ctx, l.via)
+	l.m.mu.Lock()
+	whose := l.m.ids[l.via]
+	l.m.mu.Unlock()
+	stream, err := l.m.cfg.Client.MemberStream(ctx, whose, l.via)
 	if err != nil {
 		return causeOf(ctx, err)
 	}

@@ -77,6 +77,7 @@ type Member struct {
 	tasks       map[uint64]*task
 	lines       [held.MaxStreams]*line
 	known       []string
+	ids         map[string]rooted.CoordinatorID // of those at an address
 	holder      string
 	holderID    string
 	troubles    map[route]*trouble

@@ -224,7 +224,7 @@ func TestProbeWithCertificates(t *testing.T) {
 	address := cluster.Member("m1").GetProbeAddress()
 	by := func(s *mtls.Source) func(context.Context, net.Conn) (net.Conn, error) {
 		return func(ctx context.Context, c net.Conn) (net.Conn, error) {
-			secure, _, err := s.ClientConn(ctx, c, principal.Member)
+			secure, _, err := s.ClientConn(ctx, c, mtls.Peer{Role: principal.Member, Name: "m1"})
 			return secure, err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc/attributes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -39,13 +40,57 @@ func (s *Source) Server() credentials.TransportCredentials {
 	return &grpcCredentials{source: s}
 }
 
-// Client makes credentials to dial processes with; the other side must have one of
-// these roles, in the same cluster.
-func (s *Source) Client(roles ...principal.Role) credentials.TransportCredentials {
+// Peer is whom a dialer means.
+type Peer struct {
+	Role principal.Role
+	// Name of the principal. Empty: any, where all that is known is an address that somebody wrote.
+	Name string
+}
+
+// String is the peer in an error.
+func (p Peer) String() string {
+	if p.Name == "" {
+		return "a " + p.Role.String()
+	}
+	return p.Role.String() + "/" + p.Name
+}
+
+// is says whether a principal is meant.
+func (p Peer) is(who principal.Principal) bool {
+	return p.Role == who.Role && (p.Name == "" || p.Name == who.Name)
+}
+
+// OtherError is that somebody of the cluster answers who is not meant.
+type OtherError struct {
+	Is   principal.Principal
+	Want []Peer
+}
+
+// Error implements error.
+func (e *OtherError) Error() string {
+	words := make([]string, len(e.Want))
+	for i, p := range e.Want {
+		words[i] = p.String()
+	}
+	return fmt.Sprintf("has a certificate of %v, want %s", e.Is, cmp.Or(strings.Join(words, " or "), "nobody"))
+}
+
+// Client makes credentials to dial processes with; the other side must be one of
+// these, in the same cluster. Where one ClientConn has several sides, Named says which is whose.
+func (s *Source) Client(of ...Peer) credentials.TransportCredentials {
 	if s == nil {
 		return plain{insecure.NewCredentials()}
 	}
-	return &grpcCredentials{source: s, roles: some(roles)}
+	return &grpcCredentials{source: s, of: some(of)}
+}
+
+// nameOfAddress is the key of the name in the attributes of an address.
+type nameOfAddress struct{}
+
+// Named is for the attributes of an address in a resolver.Address: connections there want this name
+// of the peers that Client was told.
+func Named(a *attributes.Attributes, name string) *attributes.Attributes {
+	return a.WithValue(nameOfAddress{}, name)
 }
 
 // ServerConn does what Server does for a connection that is not gRPC's. The
@@ -61,18 +106,23 @@ func (s *Source) ServerConn(ctx context.Context, c net.Conn) (net.Conn, principa
 // ClientConn does what Client does for a connection that is not gRPC's. The
 // handshake ends with ctx. The connection is closed when it fails. A nil Source
 // returns c, and nobody.
-func (s *Source) ClientConn(ctx context.Context, c net.Conn, roles ...principal.Role) (net.Conn, principal.Principal, error) {
+func (s *Source) ClientConn(ctx context.Context, c net.Conn, of ...Peer) (net.Conn, principal.Principal, error) {
 	if s == nil {
 		return c, principal.Principal{}, nil
 	}
-	return s.dial(ctx, c, forBare, some(roles))
+	return s.dial(ctx, c, forBare, some(of))
 }
 
-// HTTP is the configuration of an HTTP listener: a client certificate is not
-// needed, and judged when given. Caller tells whose it is. An own certificate that ended
-// is shown all the same: who looks at it sees that, and Handler tells who does not. It is
-// nil for a nil Source.
-func (s *Source) HTTP() *tls.Config {
+// HTTP is the configuration of an HTTP listener whose callers need a certificate of the same
+// cluster, in any role. Its handler is one of Handler. An own certificate that ended is shown all
+// the same: who looks at it sees that, and the handler tells who does not. It is nil for a nil Source.
+func (s *Source) HTTP() *tls.Config { return s.http(tls.RequireAndVerifyClientCert) }
+
+// HTTPOpen is HTTP for a listener that has something for everybody: a client certificate is not
+// needed, and judged when given. Its handler is one of HandlerOpen, and asks Caller whose it is.
+func (s *Source) HTTPOpen() *tls.Config { return s.http(tls.VerifyClientCertIfGiven) }
+
+func (s *Source) http(asks tls.ClientAuthType) *tls.Config {
 	if s == nil {
 		return nil
 	}
@@ -81,7 +131,7 @@ func (s *Source) HTTP() *tls.Config {
 			b, now := s.current(), s.now()
 			s.count(b.usable(now))
 			cfg := b.config(now, forHTTP)
-			cfg.ClientAuth, cfg.ClientCAs = tls.VerifyClientCertIfGiven, b.cas
+			cfg.ClientAuth, cfg.ClientCAs = asks, b.cas
 			cfg.VerifyConnection = func(cs tls.ConnectionState) error {
 				if len(cs.PeerCertificates) == 0 {
 					return nil
@@ -98,7 +148,7 @@ func (s *Source) HTTP() *tls.Config {
 
 // Caller is who an HTTP request's connection is with: nobody without a certificate,
 // or when it has ended since, or is no longer believed. The listener's configuration
-// is that of HTTP.
+// is that of HTTP or HTTPOpen.
 func (s *Source) Caller(cs *tls.ConnectionState) principal.Principal {
 	if s == nil || cs == nil || len(cs.PeerCertificates) == 0 {
 		return principal.Principal{}
@@ -134,30 +184,22 @@ func (b *bundle) usable(now time.Time) error {
 }
 
 // named is who a verified certificate names, when it is one of this cluster and of
-// these roles; nil: of any.
-func (b *bundle) named(c *x509.Certificate, roles []principal.Role) (principal.Principal, error) {
+// these; nil: anybody's.
+func (b *bundle) named(c *x509.Certificate, of []Peer) (principal.Principal, error) {
 	who, err := principal.Of(c)
 	switch {
 	case err != nil:
 		return who, &judgement{fmt.Errorf("has a certificate that does not say who it is (%w)", err)}
 	case who.Cluster != b.own.Cluster:
 		return who, &judgement{fmt.Errorf("has a certificate of cluster %s (%v), want one of cluster %s", who.Cluster, who, b.own.Cluster)}
-	case roles != nil && !slices.Contains(roles, who.Role):
-		return who, &judgement{fmt.Errorf("has a certificate of %v, want a %s", who, oneOf(roles))}
+	case of != nil && !slices.ContainsFunc(of, func(p Peer) bool { return p.is(who) }):
+		return who, &judgement{&OtherError{who, of}}
 	}
 	return who, nil
 }
 
-// some are roles that are not nil: a dialer that names none believes nobody.
-func some(roles []principal.Role) []principal.Role { return append([]principal.Role{}, roles...) }
-
-func oneOf(roles []principal.Role) string {
-	words := make([]string, len(roles))
-	for i, r := range roles {
-		words[i] = r.String()
-	}
-	return strings.Join(words, " or a ")
-}
+// some are peers that are not nil: a dialer that means nobody believes nobody.
+func some(of []Peer) []Peer { return append([]Peer{}, of...) }
 
 // accept is the listener's side of a handshake.
 func (s *Source) accept(ctx context.Context, raw net.Conn, protocols []string) (net.Conn, principal.Principal, error) {
@@ -209,9 +251,9 @@ func (b *bundle) accepting(err error, now time.Time) error {
 }
 
 // dial is the caller's side of a handshake.
-func (s *Source) dial(ctx context.Context, raw net.Conn, protocols []string, roles []principal.Role) (net.Conn, principal.Principal, error) {
+func (s *Source) dial(ctx context.Context, raw net.Conn, protocols []string, of []Peer) (net.Conn, principal.Principal, error) {
 	b, now := s.current(), s.now()
-	c, who, chains, err := b.dial(ctx, raw, now, protocols, roles)
+	c, who, chains, err := b.dial(ctx, raw, now, protocols, of)
 	if err != nil {
 		_ = raw.Close()
 		return nil, principal.Principal{}, refusal(raw, err)
@@ -219,7 +261,7 @@ func (s *Source) dial(ctx context.Context, raw net.Conn, protocols []string, rol
 	return s.mortal(c, b, chains, x509.ExtKeyUsageServerAuth, func(err error) error { return refusal(raw, b.refused(err)) }), who, nil
 }
 
-func (b *bundle) dial(ctx context.Context, raw net.Conn, now time.Time, protocols []string, roles []principal.Role) (c *tls.Conn, who principal.Principal, chains [][]*x509.Certificate, err error) {
+func (b *bundle) dial(ctx context.Context, raw net.Conn, now time.Time, protocols []string, of []Peer) (c *tls.Conn, who principal.Principal, chains [][]*x509.Certificate, err error) {
 	if err := b.usable(now); err != nil {
 		return nil, who, nil, err
 	}
@@ -235,7 +277,7 @@ func (b *bundle) dial(ctx context.Context, raw net.Conn, now time.Time, protocol
 		if chains, err = verify(cs.PeerCertificates, b.cas, now, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}); err != nil {
 			return &judgement{b.unbelieved(err, leaf, now)}
 		}
-		who, err = b.named(leaf, roles)
+		who, err = b.named(leaf, of)
 		return err
 	}
 	c = tls.Client(raw, cfg)
@@ -303,11 +345,11 @@ func subject(c *x509.Certificate) string {
 	return fmt.Sprintf("%q", c.Subject)
 }
 
-// grpcCredentials are a Source's, of one gRPC listener or dialer. Without roles it
-// is a listener's.
+// grpcCredentials are a Source's, of one gRPC listener or dialer.
 type grpcCredentials struct {
 	source *Source
-	roles  []principal.Role
+	// of is whom a dialer means.
+	of []Peer
 }
 
 func info(c net.Conn, who principal.Principal, err error) (net.Conn, credentials.AuthInfo, error) {
@@ -318,7 +360,14 @@ func info(c net.Conn, who principal.Principal, err error) (net.Conn, credentials
 }
 
 func (g *grpcCredentials) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return info(g.source.dial(ctx, raw, forGRPC, g.roles))
+	of := g.of
+	if name, ok := credentials.ClientHandshakeInfoFromContext(ctx).Attributes.Value(nameOfAddress{}).(string); ok {
+		of = slices.Clone(of)
+		for i := range of {
+			of[i].Name = name
+		}
+	}
+	return info(g.source.dial(ctx, raw, forGRPC, of))
 }
 
 // ServerHandshake is bounded by the deadline that gRPC has set on raw.

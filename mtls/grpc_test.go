@@ -76,11 +76,11 @@ func TestGRPC(t *testing.T) {
 	var none *mtls.Source
 
 	secure, open := serve(t, s.Server()), serve(t, none.Server())
-	who, with, err := call(t, secure, c.Client(principal.Coordinator))
+	who, with, err := call(t, secure, c.Client(mtls.Peer{Role: principal.Coordinator}))
 	if info, ok := with.AuthInfo.(principal.Info); err != nil || who != "member/m1" || !ok || info.Principal != s.Principal() || info.SecurityLevel != credentials.PrivacyAndIntegrity {
 		t.Errorf("%v, %v, %v", who, with.AuthInfo, err)
 	}
-	if who, _, err := call(t, open, none.Client(principal.Coordinator)); err != nil || who != "somebody without a certificate" {
+	if who, _, err := call(t, open, none.Client(mtls.Peer{Role: principal.Coordinator})); err != nil || who != "somebody without a certificate" {
 		t.Errorf("plain: %v, %v", who, err)
 	}
 	for name, o := range map[string]struct {
@@ -88,11 +88,11 @@ func TestGRPC(t *testing.T) {
 		creds credentials.TransportCredentials
 		says  string
 	}{
-		"wrong role":     {secure, c.Client(principal.Root), secure + " has a certificate of coordinator/c1, want a root"},
-		"unknown CA":     {secure, unknown.Client(principal.Coordinator), secure + " refused our certificate of member/m1 in " + dir + ": no CA that is in ca.crt there and valid has signed it (remote error: tls: unknown certificate authority)"},
-		"plain to TLS":   {secure, none.Client(principal.Coordinator), secure + " speaks TLS: it needs a certificate to be called (a folder of nokv cert issue, named by --certs or NOKV_CERTS)"},
-		"TLS to plain":   {open, c.Client(principal.Coordinator), open + " does not speak TLS: start it with certificates, or leave ours away (tls: first record does not look like a TLS handshake)"},
-		"TLS to nowhere": {proctest.Addrs(t, 1)[0], c.Client(principal.Coordinator), ""},
+		"wrong role":     {secure, c.Client(mtls.Peer{Role: principal.Root}), secure + " has a certificate of coordinator/c1, want a root"},
+		"unknown CA":     {secure, unknown.Client(mtls.Peer{Role: principal.Coordinator}), secure + " refused our certificate of member/m1 in " + dir + ": no CA that is in ca.crt there and valid has signed it (remote error: tls: unknown certificate authority)"},
+		"plain to TLS":   {secure, none.Client(mtls.Peer{Role: principal.Coordinator}), secure + " speaks TLS: it needs a certificate to be called (a folder of nokv cert issue, named by --certs or NOKV_CERTS)"},
+		"TLS to plain":   {open, c.Client(mtls.Peer{Role: principal.Coordinator}), open + " does not speak TLS: start it with certificates, or leave ours away (tls: first record does not look like a TLS handshake)"},
+		"TLS to nowhere": {proctest.Addrs(t, 1)[0], c.Client(mtls.Peer{Role: principal.Coordinator}), ""},
 	} {
 		_, _, err := call(t, o.addr, o.creds)
 		r, refused := mtls.RefusalOf(err)
@@ -102,7 +102,7 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// An HTTP caller needs no certificate; one that is shown has to be good, and says
+// A caller of an open port needs no certificate; one that is shown has to be good, and says
 // who calls until it ends or its CA is no longer believed.
 func TestHTTP(t *testing.T) {
 	c := new(clock)
@@ -112,7 +112,7 @@ func TestHTTP(t *testing.T) {
 		_, _ = io.WriteString(w, s.Caller(r.TLS).String())
 	}))
 	l := h.Listener
-	h.Listener = tls.NewListener(l, s.HTTP())
+	h.Listener = tls.NewListener(l, s.HTTPOpen())
 	h.Config.ErrorLog = log.New(io.Discard, "", 0) // refusals
 	h.Start()
 	t.Cleanup(h.Close)
@@ -184,14 +184,13 @@ func TestHTTPBehindTheOwnEnd(t *testing.T) {
 	c, said := new(clock), new(written.Text)
 	a := newAuthority(t, "prod", c.now())
 	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{Logger: said.Logger(hclog.Info), Now: c.now})
-	h := httptest.NewUnstartedServer(s.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })))
+	h := httptest.NewUnstartedServer(s.HandlerOpen(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })))
 	l := h.Listener
-	h.Listener = tls.NewListener(l, s.HTTP())
+	h.Listener = tls.NewListener(l, s.HTTPOpen())
 	h.Config.ErrorLog = log.New(io.Discard, "", 0)
 	h.Start()
 	t.Cleanup(h.Close)
 	get := func(cfg *tls.Config) string {
-		cfg.Time = c.now
 		transport := &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}
 		resp, err := (&http.Client{Transport: transport}).Get("https://" + l.Addr().String())
 		if err != nil {
@@ -206,15 +205,15 @@ func TestHTTPBehindTheOwnEnd(t *testing.T) {
 	}
 	cas := x509.NewCertPool()
 	cas.AddCert(a.Believed[0])
-	looks, trusting := &tls.Config{RootCAs: cas}, &tls.Config{InsecureSkipVerify: true}
-	for _, o := range []*tls.Config{looks, trusting} {
+	looks, late := &tls.Config{RootCAs: cas, Time: c.now}, &tls.Config{RootCAs: cas} // the clock of the second is behind
+	for _, o := range []*tls.Config{looks, late} {
 		if got := get(o.Clone()); got != "200 OK: served" {
 			t.Errorf("before its end: %s", got)
 		}
 	}
 	c.add(2 * day)
 	said.Take()
-	for what, o := range map[string]*tls.Config{"certificate has expired": looks, "our own certificate of root/1 in ": trusting} {
+	for what, o := range map[string]*tls.Config{"certificate has expired": looks, "our own certificate of root/1 in ": late} {
 		for range 3 {
 			if got := get(o.Clone()); !strings.Contains(got, what) || strings.Contains(got, "served") {
 				t.Errorf("behind its end: %s, want %q", got, what)

@@ -79,8 +79,16 @@ func (e *end) begin(ctx context.Context, raw net.Conn, s side) {
 }
 
 func dialer(s *mtls.Source, roles ...principal.Role) side {
+	var of []mtls.Peer
+	for _, r := range roles {
+		of = append(of, mtls.Peer{Role: r})
+	}
+	return meaning(s, of...)
+}
+
+func meaning(s *mtls.Source, of ...mtls.Peer) side {
 	return func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
-		c, who, err := s.ClientConn(ctx, raw, roles...)
+		c, who, err := s.ClientConn(ctx, raw, of...)
 		if err != nil && raw.SetDeadline(time.Time{}) == nil {
 			err = errors.New("a connection that was refused is open")
 		}
@@ -88,14 +96,29 @@ func dialer(s *mtls.Source, roles ...principal.Role) side {
 	}
 }
 
-// rogue is a side that believes everybody and shows whatever is in dir.
+// browser looks at host names, as others' programs do, and believes the CAs in dir, whose certificate it
+// shows; shown: false.
+func browser(t testing.TB, dir string, shown bool) *tls.Config {
+	t.Helper()
+	cfg := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "localhost"}
+	if !cfg.RootCAs.AppendCertsFromPEM(read(t, dir, mtls.CAFile)) {
+		t.Fatalf("no CA in %s", dir)
+	}
+	if shown {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, mtls.CertFile), filepath.Join(dir, mtls.KeyFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg
+}
+
+// rogue is a side that is not of this package, and shows whatever is in dir; as a server it lets everybody in.
 func rogue(t testing.TB, dir string, server bool) side {
 	t.Helper()
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, mtls.CertFile), filepath.Join(dir, mtls.KeyFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert}
+	cfg := browser(t, dir, true)
+	cfg.ClientAuth = tls.RequireAnyClientCert
 	return func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
 		c := tls.Client(raw, cfg)
 		if server {
@@ -164,7 +187,15 @@ func TestRefused(t *testing.T) {
 			member.ServerConn, dialer(member, principal.Root, principal.Coordinator),
 			"did not take our certificate of member/m1 in " + memberDir, "has a certificate of member/m1, want a root or a coordinator",
 		},
-		"no role is nobody": {member.ServerConn, dialer(member), "did not take our certificate", "has a certificate of member/m1, want a "},
+		"another's name": {
+			member.ServerConn, meaning(root, mtls.Peer{Role: principal.Member, Name: "m2"}, mtls.Peer{Role: principal.Coordinator}),
+			"did not take our certificate of member/m1 in " + memberDir, "has a certificate of member/m1, want member/m2 or a coordinator",
+		},
+		"the name in another role": {
+			member.ServerConn, meaning(root, mtls.Peer{Role: principal.Root, Name: "m1"}),
+			"did not take our certificate of member/m1 in " + memberDir, "has a certificate of member/m1, want root/m1",
+		},
+		"no role is nobody": {member.ServerConn, dialer(member), "did not take our certificate", "has a certificate of member/m1, want nobody"},
 		"server of another cluster": {
 			rogue(t, forged("nokv://test/root/1"), true), asked(member),
 			"", "has a certificate of cluster test (root/1), want one of cluster prod",
@@ -181,7 +212,7 @@ func TestRefused(t *testing.T) {
 		"client without a name":   {root.ServerConn, rogue(t, forged(), false), "has 0 names nokv://CLUSTER/ROLE/NAME, want 1", ""},
 		"server with two names":   {rogue(t, forged("nokv://prod/root/1", "nokv://prod/root/2"), true), asked(member), "", "has 2 names"},
 		"client with two names":   {root.ServerConn, rogue(t, forged("nokv://prod/root/1", "nokv://prod/member/2"), false), "has 2 names", ""},
-		"client without any":      {root.ServerConn, rogueWithout, "shows no certificate: it needs one of cluster prod to call", "certificate required"},
+		"client without any":      {root.ServerConn, rogueWithout(t, rootDir), "shows no certificate: it needs one of cluster prod to call", "certificate required"},
 		"server that only dials":  {rogue(t, a.issue(t, principal.Operator, "o", day), true), asked(member), "", "has a certificate (nokv://prod/operator/o) that is not made for this use"},
 		"server not yet valid":    {rogue(t, unborn, true), asked(member), "", "that is valid only from "},
 		"client not yet valid":    {root.ServerConn, rogue(t, unborn, false), "that is valid only from ", ""},
@@ -222,19 +253,21 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func rogueWithout(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
-	c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true})
-	return c, principal.Principal{}, c.HandshakeContext(ctx)
+// rogueWithout shows nothing.
+func rogueWithout(t testing.TB, dir string) side {
+	cfg := browser(t, dir, false)
+	return func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+		c := tls.Client(raw, cfg)
+		return c, principal.Principal{}, c.HandshakeContext(ctx)
+	}
 }
 
 // speaking offers another protocol than a bare connection's.
 func speaking(t *testing.T, s *mtls.Source, protocol string) side {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(s.Dir(), mtls.CertFile), filepath.Join(s.Dir(), mtls.KeyFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := browser(t, s.Dir(), true)
+	cfg.NextProtos = []string{protocol}
 	return func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
-		c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}, NextProtos: []string{protocol}})
+		c := tls.Client(raw, cfg)
 		return c, principal.Principal{}, c.HandshakeContext(ctx)
 	}
 }
@@ -263,8 +296,8 @@ func TestRefusalsAreCounted(t *testing.T) {
 	}{
 		{talker(""), 0, ""},
 		{talker("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 0, "does not speak TLS"},
-		{rogueWithout, 9 * time.Second, ""},
-		{rogueWithout, 2 * time.Second, "shows no certificate: it needs one of cluster prod to call\" refused=3"},
+		{rogueWithout(t, s.Dir()), 9 * time.Second, ""},
+		{rogueWithout(t, s.Dir()), 2 * time.Second, "shows no certificate: it needs one of cluster prod to call\" refused=3"},
 	} {
 		c.add(o.later)
 		shake(t, s.ServerConn, o.client)
@@ -311,7 +344,7 @@ func (f *foreigner) pem() []byte {
 func leafOf(t *testing.T, by *foreigner, end time.Time, name string, cas []byte) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	x := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "x"}, NotAfter: end, URIs: []*url.URL{uri(t, name)}}, by)
+	x := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "x"}, NotAfter: end, DNSNames: []string{"localhost"}, URIs: []*url.URL{uri(t, name)}}, by)
 	key, err := x509.MarshalPKCS8PrivateKey(x.key)
 	if err != nil {
 		t.Fatal(err)
@@ -371,7 +404,7 @@ func TestSilence(t *testing.T) {
 		}
 		gone, raw := net.Pipe()
 		_ = gone.Close()
-		if _, _, err := s.ClientConn(t.Context(), raw, principal.Root); err == nil {
+		if _, _, err := s.ClientConn(t.Context(), raw, mtls.Peer{Role: principal.Root}); err == nil {
 			t.Error("a connection that was closed is open")
 		} else if _, refused := mtls.RefusalOf(err); refused {
 			t.Errorf("a connection that was closed is a refusal: %v", err)
@@ -389,7 +422,7 @@ func TestRefusedIsHeardOut(t *testing.T) {
 		s, c := open(t, server, mtls.Options{}), open(t, client, mtls.Options{})
 		here, there := net.Pipe()
 		go func() { _, _, _ = s.ServerConn(t.Context(), there) }()
-		dialled, _, err := c.ClientConn(t.Context(), here, principal.Root)
+		dialled, _, err := c.ClientConn(t.Context(), here, mtls.Peer{Role: principal.Root})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -418,10 +451,6 @@ func (n *sessions) Put(string, *tls.ClientSessionState)      { *n++ }
 func TestNothingOld(t *testing.T) {
 	a := newAuthority(t, "prod", time.Now())
 	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{})
-	pair, err := tls.LoadX509KeyPair(filepath.Join(s.Dir(), mtls.CertFile), filepath.Join(s.Dir(), mtls.KeyFile))
-	if err != nil {
-		t.Fatal(err)
-	}
 	http := func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
 		c := tls.Server(raw, s.HTTP())
 		return c, principal.Principal{}, c.HandshakeContext(ctx)
@@ -429,7 +458,9 @@ func TestNothingOld(t *testing.T) {
 	for name, server := range map[string]side{"bare": s.ServerConn, "HTTP": http} {
 		var kept sessions
 		shake(t, server, func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
-			c := tls.Client(raw, &tls.Config{ServerName: "localhost", InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}, ClientSessionCache: &kept})
+			cfg := browser(t, s.Dir(), true)
+			cfg.ClientSessionCache = &kept
+			c := tls.Client(raw, cfg)
 			err := c.HandshakeContext(ctx)
 			if err != nil || c.ConnectionState().Version != tls.VersionTLS13 {
 				t.Errorf("%s: %v, version %x", name, err, c.ConnectionState().Version)
@@ -440,7 +471,9 @@ func TestNothingOld(t *testing.T) {
 			t.Errorf("%s: %d sessions can be resumed", name, kept)
 		}
 		_, dialled := shake(t, server, func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
-			c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}, MaxVersion: tls.VersionTLS12})
+			cfg := browser(t, s.Dir(), true)
+			cfg.MaxVersion = tls.VersionTLS12
+			c := tls.Client(raw, cfg)
 			return c, principal.Principal{}, c.HandshakeContext(ctx)
 		})
 		if dialled.err == nil {

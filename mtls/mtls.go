@@ -7,8 +7,9 @@
 // Promises:
 //
 //  1. Whoever a connection is with has a certificate of a CA in ca.crt that names
-//     one principal of this process's own cluster; a dialer says which roles it
-//     may have. No host name is looked at.
+//     one principal of this process's own cluster; a dialer says which role and, where
+//     it means one in particular, which name. No host name is looked at. A listener that
+//     has something for callers without a certificate says so: HTTPOpen, HandlerOpen.
 //  2. TLS 1.3, and no session is resumed: each connection proves anew who it is.
 //  3. A connection ends when a certificate ends that it was opened with, whichever
 //     side's, at most a minute early; and within ten seconds of the moment when ca.crt

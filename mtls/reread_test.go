@@ -50,7 +50,7 @@ func TestRereadKeepsWhoItIs(t *testing.T) {
 				_, _, err := s.ServerConn(ctx, right)
 				accepted <- err
 			}()
-			if _, _, err := caller.ClientConn(ctx, left, principal.Coordinator); err != nil {
+			if _, _, err := caller.ClientConn(ctx, left, mtls.Peer{Role: principal.Coordinator}); err != nil {
 				t.Errorf("nobody reaches it any more: %v", err)
 			}
 			if err := <-accepted; err != nil {

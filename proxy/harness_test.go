@@ -110,8 +110,8 @@ func (w *world) WatchRegions(_ *coordinatorv1.WatchRegionsRequest, s grpc.Server
 // start makes a world of members with these handlers, of which the first owns [a, z).
 func start(t testing.TB, members ...http.Handler) *world { return startWith(t, nil, members...) }
 
-// startWith has members listen with certificates.
-func startWith(t testing.TB, certs *mtls.Source, members ...http.Handler) *world {
+// startWith has members listen with certificates, each with its own; nil: in plain text.
+func startWith(t testing.TB, certs func(member int) *mtls.Source, members ...http.Handler) *world {
 	t.Helper()
 	return startAt(t, nil, certs, members...)
 }
@@ -122,21 +122,21 @@ func startInMemory(t testing.TB, members ...http.Handler) *world {
 	return startAt(t, &lan{at: map[string]*place{}}, nil, members...)
 }
 
-func startAt(t testing.TB, lan *lan, certs *mtls.Source, members ...http.Handler) *world {
+func startAt(t testing.TB, lan *lan, certs func(member int) *mtls.Source, members ...http.Handler) *world {
 	t.Helper()
 	w := &world{t: t, lan: lan, feed: make(chan *coordinatorv1.WatchRegionsResponse), revision: 1, states: map[string]*rootv1.Member{}}
 	l, s := bufconn.Listen(1<<16), grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}))
 	coordinatorv1.RegisterCoordinatorServer(s, w)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
-	for _, h := range members {
+	for i, h := range members {
 		m := httptest.NewUnstartedServer(h)
 		m.Config.Protocols = new(http.Protocols)
 		m.Config.Protocols.SetHTTP1(true)
 		m.Config.Protocols.SetUnencryptedHTTP2(true)
 		lan.instead(m)
-		if certs != nil {
-			m.Listener = tls.NewListener(m.Listener, certs.HTTP())
+		if certs != nil && certs(i) != nil {
+			m.Listener = tls.NewListener(m.Listener, certs(i).HTTP())
 		}
 		m.Start()
 		t.Cleanup(m.Close)

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
@@ -57,17 +60,16 @@ func (p *Proxy) transports() {
 		return t
 	}
 	if p.cfg.TLS != nil {
-		t := common(p.cfg.TLS.Transport(principal.Member))
-		inner := t.DialTLSContext
-		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		t := common(&http.Transport{DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, p.cfg.Dial)
 			defer cancel()
-			c, err := inner(ctx, network, addr)
+			member, address := memberOf(addr)
+			c, err := p.cfg.TLS.DialHTTP(ctx, network, address, mtls.Peer{Role: principal.Member, Name: member})
 			if err != nil {
 				return nil, notSent{router.NotSent(err)}
 			}
 			return &memberConn{Conn: c}, nil
-		}
+		}})
 		p.one, p.two = t, t
 		return
 	}
@@ -81,6 +83,23 @@ func (p *Proxy) transports() {
 	two := common(&http.Transport{DialContext: dial, Protocols: new(http.Protocols)})
 	two.Protocols.SetUnencryptedHTTP2(true)
 	p.two = two
+}
+
+// hostOf is the host of a member's URL. With certificates the transport keeps its connections by member and
+// address, so that one to a member that was there before is no other member's: memberOf reads it, behind the port
+// that the transport adds.
+func (p *Proxy) hostOf(t router.Target) string {
+	if p.cfg.TLS == nil {
+		return t.Address
+	}
+	return hex.EncodeToString([]byte(string(t.Member) + " " + t.Address))
+}
+
+func memberOf(host string) (member, address string) {
+	host, _, _ = strings.Cut(host, ":")
+	raw, _ := hex.DecodeString(host)
+	at := bytes.LastIndexByte(raw, ' ') // an address has none
+	return string(raw[:max(at, 0)]), string(raw[at+1:])
 }
 
 // final is an error behind which nothing is tried.
@@ -134,8 +153,8 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 	}
 	req := *out
 	u := *out.URL
-	u.Scheme, u.Host = p.cfg.TLS.Scheme(), t.Address
-	req.URL = &u
+	u.Scheme, u.Host = p.cfg.TLS.Scheme(), p.hostOf(t)
+	req.URL, req.Host = &u, cmp.Or(out.Host, t.Address)
 	if x.tries > 1 { // the one before may still be read
 		req.Header = out.Header.Clone()
 	}

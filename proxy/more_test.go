@@ -225,13 +225,14 @@ func TestP11MembersAreAskedWithCertificates(t *testing.T) {
 		code int
 	}{
 		"a member":        {certs(t, ours, principal.Member, "m0"), 200},
+		"another member":  {certs(t, ours, principal.Member, "m1"), 503},
 		"a client":        {certs(t, ours, principal.Client, "m0"), 503},
 		"of another root": {certs(t, theirs, principal.Member, "m0"), 503},
 		"in plain text":   {nil, 503},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var heard atomic.Int64
-			w := startWith(t, c.at, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w := startWith(t, func(int) *mtls.Source { return c.at }, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				heard.Add(1)
 				if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].URIs[0].String() != "nokv://prod/client/proxy" {
 					t.Errorf("the proxy does not say who it is: %+v", r.TLS)
@@ -250,7 +251,7 @@ func TestP11MembersAreAskedWithCertificates(t *testing.T) {
 // What waits for a connection to a member that is stopped was not sent: it goes to the next owner, whatever it is.
 func TestP84P85AConnectionToAStoppedMemberIsNotWaitedFor(t *testing.T) {
 	ours := authority(t, "prod")
-	w := startWith(t, certs(t, ours, principal.Member, "m1"), says("first"), says("second"))
+	w := startWith(t, own(t, ours), says("first"), says("second"))
 	stopped, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer stopped.Close()
@@ -272,6 +273,40 @@ func TestP84P85AConnectionToAStoppedMemberIsNotWaitedFor(t *testing.T) {
 	w.move(1)
 	if got := <-answer; !strings.HasPrefix(got, "200 second POST") {
 		t.Errorf("got %s", got)
+	}
+}
+
+// Where one member was, another one registers: what is asked of it does not go to the one before, which still
+// runs there, by a connection that was kept.
+func TestAKeptConnectionIsOfTheMemberThatIsMeant(t *testing.T) {
+	ours := authority(t, "prod")
+	var heard atomic.Int64
+	w := startWith(t, own(t, ours), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		heard.Add(1)
+		says("first").ServeHTTP(w, r)
+	}))
+	front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Client, "proxy"), Hold: 50 * time.Millisecond}).Lookup())
+	if code, _, body := ask(t, "POST", front.URL, "k", "x"); code != 200 {
+		t.Fatalf("the first member: %d %s", code, body)
+	}
+	next := w.member(0, active)
+	next.Member.Id = "m1"
+	w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{next}})
+	w.move(1)
+	w.heard()
+	if code, _, body := ask(t, "POST", front.URL, "k", "x"); code != 503 || heard.Load() != 1 {
+		t.Errorf("the next member: %d %s, and the first one was asked %d times", code, body, heard.Load())
+	}
+}
+
+// own gives each member a certificate of its own name.
+func own(t *testing.T, a *ca.Authority) func(int) *mtls.Source {
+	made := map[int]*mtls.Source{}
+	return func(i int) *mtls.Source {
+		if made[i] == nil {
+			made[i] = certs(t, a, principal.Member, name(i))
+		}
+		return made[i]
 	}
 }
 

@@ -148,7 +148,7 @@ func (t target) knock(ctx context.Context, addr string, role principal.Role) err
 	deadline, _ := ctx.Deadline()
 	_ = raw.SetDeadline(deadline)
 	defer context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })()
-	conn, _, err := t.certs.Client(role).ClientHandshake(ctx, addr, raw)
+	conn, _, err := t.certs.Client(mtls.Peer{Role: role}).ClientHandshake(ctx, addr, raw)
 	if err == nil {
 		defer func() { _ = conn.Close() }()
 		if _, err = io.WriteString(conn, opening); err == nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -65,7 +66,7 @@ func TestPeersThatWaitSaySo(t *testing.T) {
 // grpcHealth is what the first root peer answers to who asks for its health.
 func grpcHealth(t *testing.T, c *cluster) (healthpb.HealthCheckResponse_ServingStatus, error) {
 	t.Helper()
-	conn, err := grpc.NewClient(c.RootAddrs[0], grpc.WithTransportCredentials(c.TLS().Client(principal.Root)))
+	conn, err := grpc.NewClient(c.RootAddrs[0], grpc.WithTransportCredentials(c.TLS().Client(mtls.Peer{Role: principal.Root})))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -220,7 +220,7 @@ func (s *proxyServer) serve(ctx context.Context, lis net.Listener, certs *mtls.S
 	}
 	server.Protocols.SetHTTP1(true)
 	if tls {
-		h, server.TLSConfig = certs.Handler(onlyKnown(certs, h)), certs.HTTP()
+		h, server.TLSConfig = certs.Handler(h), certs.HTTP()
 		server.Protocols.SetHTTP2(true) // which HTTP offers: a caller that speaks it takes it
 	} else {
 		server.Protocols.SetUnencryptedHTTP2(true)
@@ -258,17 +258,6 @@ func (s *proxyServer) serve(ctx context.Context, lis net.Listener, certs *mtls.S
 	_ = s.proxy.Close()
 	stop()
 	return err
-}
-
-// onlyKnown lets callers in who have a certificate of the cluster.
-func onlyKnown(certs *mtls.Source, h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !certs.Caller(r.TLS).Known() {
-			http.Error(w, "show a client certificate of this cluster (nokv cert issue --role client)", http.StatusForbidden)
-			return
-		}
-		h.ServeHTTP(w, r)
-	})
 }
 
 func (s *proxyServer) count(w http.ResponseWriter, r *http.Request) {

@@ -60,7 +60,7 @@ func TestP80NokvProxyWithCertificatesSpeaksWhatItOffers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, speaks := range map[string][]bool{"HTTP/1.1": {true, false}, "HTTP/2.0": {true, true}, "HTTP/2.0 ": {false, true}} {
-		transport := &http.Transport{Protocols: new(http.Protocols), TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}}
+		transport := &http.Transport{Protocols: new(http.Protocols), TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: certs.Roots()}}
 		transport.Protocols.SetHTTP1(speaks[0])
 		transport.Protocols.SetHTTP2(speaks[1])
 		t.Cleanup(transport.CloseIdleConnections)

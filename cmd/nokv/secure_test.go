@@ -18,6 +18,7 @@ import (
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -114,7 +115,7 @@ func everyCall(t *testing.T, c *cluster) {
 	for _, role := range []principal.Role{principal.Member, principal.Client} {
 		certs := c.Certs.Open(role, "someone")
 		for at, port := range ports {
-			conn, err := grpc.NewClient(port.address, grpc.WithTransportCredentials(certs.Client(at)))
+			conn, err := grpc.NewClient(port.address, grpc.WithTransportCredentials(certs.Client(mtls.Peer{Role: at})))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,7 +182,7 @@ func metricsPort(t *testing.T, c *cluster) {
 		t.Errorf("an operator reads %+v, %v", vars, err)
 	}
 	for _, role := range []principal.Role{principal.Member, principal.Client, principal.Coordinator} {
-		web := http.Client{Transport: c.Certs.Open(role, "someone").Transport(), Timeout: recoverWithin}
+		web := http.Client{Transport: c.Certs.Open(role, "someone").Transport(mtls.Peer{Role: principal.Root}), Timeout: recoverWithin}
 		for path, want := range map[string]int{"/healthz": http.StatusOK, "/debug/vars": http.StatusForbidden, "/": http.StatusForbidden} {
 			if role == principal.Coordinator && want == http.StatusForbidden {
 				want = map[string]int{"/debug/vars": http.StatusOK, "/": http.StatusNotFound}[path]

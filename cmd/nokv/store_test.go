@@ -102,7 +102,7 @@ func (s *stores) at(address string) storev1.StoreClient {
 // as connects to a store by certificates.
 func (s *stores) as(certs *mtls.Source, address string) storev1.StoreClient {
 	s.t.Helper()
-	conn, err := grpc.NewClient(address, append(clusterid.Caller(s.client.ClusterID).Options(), grpc.WithTransportCredentials(certs.Client(principal.Member)))...)
+	conn, err := grpc.NewClient(address, append(clusterid.Caller(s.client.ClusterID).Options(), grpc.WithTransportCredentials(certs.Client(mtls.Peer{Role: principal.Member})))...)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -27,8 +27,8 @@ func (a *Raw) Probed(p liveness.Probe, result liveness.ProbeResult) {
 // Asking is put to other coordinators, all at once. Who does not answer in half of the
 // settings' AskTime hears nobody.
 type Asking struct {
-	Addresses []string
-	Members   []state.MemberID
+	Others  []*rootv1.Coordinator
+	Members []state.MemberID
 
 	era       state.Era
 	questions []liveness.Question
@@ -50,9 +50,9 @@ func (a *Raw) startAsking() *Asking {
 	a.asked = a.asked[n:]
 	a.st.Coordinators(func(c *rootv1.Coordinator) bool {
 		if c.GetId() != string(a.cfg.ID) {
-			q.Addresses = append(q.Addresses, c.GetAddress())
+			q.Others = append(q.Others, c)
 		}
-		return len(q.Addresses) < maxAskedCoordinators
+		return len(q.Others) < maxAskedCoordinators
 	})
 	a.asking = true
 	return q

@@ -61,7 +61,7 @@ type Config struct {
 	// Probe connects to a member's own address, within ctx.
 	Probe func(ctx context.Context, p liveness.Probe) liveness.ProbeResult
 	// Ask asks another coordinator when it last heard members, within ctx.
-	Ask func(ctx context.Context, address string, members []state.MemberID) ([]liveness.Word, error)
+	Ask func(ctx context.Context, of *rootv1.Coordinator, members []state.MemberID) ([]liveness.Word, error)
 
 	// Hooks asks applications over HTTP. Nil: nobody is asked, and what hooks are to place is
 	// placed without them.

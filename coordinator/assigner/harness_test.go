@@ -263,7 +263,7 @@ func playBehind(t *testing.T, past func(w *world), test func(t *testing.T, w *wo
 				w.mu.Unlock()
 				return probe(ctx, p)
 			},
-			Ask: func(ctx context.Context, _ string, ids []state.MemberID) ([]liveness.Word, error) {
+			Ask: func(ctx context.Context, _ *rootv1.Coordinator, ids []state.MemberID) ([]liveness.Word, error) {
 				w.mu.Lock()
 				words := w.words
 				w.mu.Unlock()

@@ -239,24 +239,24 @@ func (a *Assigner) carryOut(ctx context.Context, orders *Orders) {
 	}
 	if q := orders.Asking; q != nil {
 		a.calls.Go(func() {
-			words := a.askAll(ctx, q.Addresses, q.Members)
+			words := a.askAll(ctx, q.Others, q.Members)
 			a.deliver(func() { a.raw.Told(q, words) })
 		})
 	}
 }
 
 // askAll asks all others at once. Who does not answer in time hears nobody.
-func (a *Assigner) askAll(ctx context.Context, addresses []string, members []state.MemberID) []liveness.Word {
+func (a *Assigner) askAll(ctx context.Context, others []*rootv1.Coordinator, members []state.MemberID) []liveness.Word {
 	ctx, cancel := context.WithTimeout(ctx, a.raw.cfg.Settings.AskTime/2)
 	defer cancel()
 	var mu sync.Mutex
 	var all []liveness.Word
 	var open sync.WaitGroup
-	for _, address := range addresses {
+	for _, other := range others {
 		open.Go(func() {
-			words, err := a.cfg.Ask(ctx, address, members)
+			words, err := a.cfg.Ask(ctx, other, members)
 			if err != nil {
-				a.log.Debug("another coordinator does not say whom it hears", "addr", address, "err", err)
+				a.log.Debug("another coordinator does not say whom it hears", "coordinator", other.GetId(), "addr", other.GetAddress(), "err", err)
 			}
 			mu.Lock()
 			defer mu.Unlock()

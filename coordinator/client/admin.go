@@ -74,7 +74,7 @@ func askOne[Q, R any](ctx context.Context, c *Client, op operation, address stri
 	e := c.ends.find(address)
 	if e == nil {
 		var err error
-		if e, err = c.ends.dial(address); err != nil {
+		if e, err = c.ends.dial("", address); err != nil {
 			return nil, &Error{Op: op.name, Endpoint: address, Cause: fmt.Errorf("%q is not an address: %w", address, err)}
 		}
 		defer func() { _ = e.conn.Close() }()
@@ -196,9 +196,9 @@ func (c *Client) RegisterMemberAfter(ctx context.Context, m *rootv1.Member, foll
 }
 
 // MemberStream opens a member's line to one coordinator; see package member. Its
-// address is learned if it is new. The stream ends with the context.
-func (c *Client) MemberStream(ctx context.Context, address string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
-	e := c.ends.learn(address)
+// address is learned if it is new; an id that is empty: whoever is there. The stream ends with the context.
+func (c *Client) MemberStream(ctx context.Context, id rooted.CoordinatorID, address string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+	e := c.ends.learn(id, address)
 	if c.ctx.Err() != nil || e == nil {
 		return nil, &Error{Op: "MemberStream", Endpoint: address, Cause: ErrClosed}
 	}

@@ -12,8 +12,10 @@ import (
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/dial"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/keepalive"
@@ -24,7 +26,9 @@ const maxLearned = 32
 
 // endpoint is one coordinator's address and connection.
 type endpoint struct {
-	address    string
+	address string
+	// id is the coordinator that has to answer there; empty: any, as at a configured address.
+	id         rooted.CoordinatorID
 	configured bool
 	conn       *grpc.ClientConn
 	rpc        coordinatorv1.CoordinatorClient
@@ -59,7 +63,7 @@ func newEndpoints(cfg Config, cluster clusterid.Caller) (*endpoints, error) {
 	}
 	list := make([]*endpoint, 0, len(addresses))
 	for _, a := range addresses {
-		e, err := s.dial(a)
+		e, err := s.dial("", a)
 		if err != nil {
 			closeAll(list)
 			return nil, err
@@ -74,9 +78,9 @@ func newEndpoints(cfg Config, cluster clusterid.Caller) (*endpoints, error) {
 }
 
 // dial prepares a connection; it is made when first used.
-func (s *endpoints) dial(address string) (*endpoint, error) {
+func (s *endpoints) dial(id rooted.CoordinatorID, address string) (*endpoint, error) {
 	options := append(append(flow.Client(), s.cluster.Options()...),
-		grpc.WithTransportCredentials(s.cfg.TLS.Client(principal.Coordinator)),
+		grpc.WithTransportCredentials(s.cfg.TLS.Client(mtls.Peer{Role: principal.Coordinator, Name: string(id)})),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithIdleTimeout(0),
 		// The default base delay of 1 s would be how long a restarted
@@ -97,25 +101,33 @@ func (s *endpoints) dial(address string) (*endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &endpoint{address: address, conn: conn, rpc: coordinatorv1.NewCoordinatorClient(conn)}, nil
+	return &endpoint{address: address, id: id, conn: conn, rpc: coordinatorv1.NewCoordinatorClient(conn)}, nil
 }
 
-// learn returns the endpoint of an address, making it if there is room. When
-// there is none the oldest learned one goes. nil: the address is not usable.
-func (s *endpoints) learn(address string) *endpoint {
-	if e := s.find(address); e != nil {
+// learn returns the endpoint of a coordinator at an address that an answer has, making it if there is
+// room. When there is none the oldest learned one goes. An id that is empty: whoever is there. nil: the
+// address is not usable.
+func (s *endpoints) learn(id rooted.CoordinatorID, address string) *endpoint {
+	// Where another one was learned before, it is not any more.
+	another := func(e *endpoint) bool { return s.cfg.TLS != nil && e != nil && id != "" && e.id != "" && e.id != id }
+	if e := s.find(address); e != nil && !another(e) {
 		return e
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.find(address); e != nil || s.closed {
-		return e
+	had := s.find(address)
+	if had != nil && !another(had) || s.closed {
+		return had
 	}
-	e, err := s.dial(address)
+	e, err := s.dial(id, address)
 	if err != nil {
 		return nil
 	}
 	list := slices.Clone(*s.list.Load())
+	if had != nil {
+		_ = had.conn.Close()
+		list = slices.DeleteFunc(list, func(e *endpoint) bool { return e == had })
+	}
 	if len(list)-len(s.cfg.Endpoints) >= maxLearned {
 		oldest := slices.IndexFunc(list, func(e *endpoint) bool { return !e.configured })
 		_ = list[oldest].conn.Close()
@@ -205,7 +217,7 @@ func (c *Client) Discover(ctx context.Context) error {
 			return err
 		}
 		if a := k.GetAddress(); a != "" {
-			c.ends.learn(a)
+			c.ends.learn(rooted.CoordinatorID(k.GetId()), a)
 		}
 	}
 	return nil

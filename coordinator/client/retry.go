@@ -7,6 +7,7 @@ import (
 	"time"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // maxRedirects is how often in a round a refusal may send a call on at once.
@@ -121,7 +122,7 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 	case final:
 		return w.trail.fail(w.op.name, nil)
 	case redirect:
-		if w.redirected(detail.GetHolderAddress()) {
+		if w.redirected(rooted.CoordinatorID(detail.GetHolderId()), detail.GetHolderAddress()) {
 			return nil
 		}
 		w.vacant = w.vacant || w.redirects < maxRedirects
@@ -152,8 +153,8 @@ func unreached(class class, detail *rootv1.ErrorDetail) bool {
 // redirected follows a refusal to the holder it names, unless the holder could
 // not be reached a moment ago, or has refused in this round itself: then who
 // names it has not heard yet that it holds nothing any more.
-func (w *walk) redirected(address string) bool {
-	to := w.c.ends.learn(address)
+func (w *walk) redirected(id rooted.CoordinatorID, address string) bool {
+	to := w.c.ends.learn(id, address)
 	if to == nil || slices.Contains(w.tried, to) || w.redirects >= maxRedirects || to.shunUntil.Load() > time.Now().UnixNano() {
 		return false
 	}

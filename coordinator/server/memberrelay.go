@@ -38,7 +38,7 @@ func (m *memberStream) relay(f *coordinatorv1.MemberFrame) error {
 	asked := m.server.askedVainly(hello)
 	ctx, cancel := context.WithCancel(m.live.ctx)
 	defer cancel()
-	there, err := m.server.cfg.Relay(ctx, to.GetAddress())
+	there, err := m.server.cfg.Relay(ctx, to)
 	if err != nil {
 		if m.live.ctx.Err() == nil { // else it may be the member that went
 			err = status.Error(codes.Unavailable, err.Error())

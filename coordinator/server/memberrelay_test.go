@@ -29,9 +29,9 @@ func relaying(t *testing.T) (holder, between *world) {
 	holder.must(t, join)
 	between = startOn(t, holder.root, func(c *server.Config) {
 		c.ID, c.Authority = "c3", standby{&counter{}}
-		c.Relay = func(ctx context.Context, address string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
-			if address != "there" {
-				t.Errorf("the stream is passed on to %q", address)
+		c.Relay = func(ctx context.Context, to *rootv1.Coordinator) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+			if to.GetId() != "c2" || to.GetAddress() != "there" {
+				t.Errorf("the stream is passed on to %v", to)
 			}
 			return holder.client.MemberStream(ctx)
 		}
@@ -124,7 +124,7 @@ func TestRule10WhoAsksInVainIsCounted(t *testing.T) {
 		reached := false
 		between := startOn(t, holder.root, func(c *server.Config) {
 			c.ID, c.Authority = "c3", standby{&counter{}}
-			c.Relay = func(ctx context.Context, _ string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+			c.Relay = func(ctx context.Context, _ *rootv1.Coordinator) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
 				if !reached {
 					return nil, status.Error(codes.Unavailable, "no route")
 				}
@@ -184,7 +184,7 @@ func cutOffWorlds(t *testing.T, relay func(ctx context.Context, holder *world) (
 	era = state.Era(holder.root.state.Tenure().GetEra())
 	between = startOn(t, holder.root, func(c *server.Config) {
 		c.ID, c.Authority = "c3", standby{&counter{}}
-		c.Relay = func(ctx context.Context, _ string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+		c.Relay = func(ctx context.Context, _ *rootv1.Coordinator) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
 			return relay(ctx, holder)
 		}
 	})

@@ -60,6 +60,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -92,7 +93,7 @@ type Config struct {
 
 	// Relay opens a member's stream at another coordinator's address, to pass on there
 	// what a member says here. Nil: nothing is passed on.
-	Relay func(ctx context.Context, address string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error)
+	Relay func(ctx context.Context, to *rootv1.Coordinator) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error)
 
 	// Claims makes regions at first touch. Nil: nobody does here.
 	Claims Claims

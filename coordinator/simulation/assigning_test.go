@@ -151,7 +151,7 @@ func (d *desk) probe(p liveness.Probe) {
 // ask asks the other coordinators whom they hear. Who does not answer in time hears
 // nobody.
 func (d *desk) ask(q *assigner.Asking) {
-	over, open := false, len(q.Addresses)
+	over, open := false, len(q.Others)
 	var all []liveness.Word
 	finish := func() {
 		if !over {
@@ -161,9 +161,9 @@ func (d *desk) ask(q *assigner.Asking) {
 		}
 	}
 	n, net := d.n, d.n.r.roots.Net
-	for _, address := range q.Addresses {
+	for _, asked := range q.Others {
 		for _, other := range n.r.nodes {
-			if other.address() != address {
+			if other.address() != asked.GetAddress() {
 				continue
 			}
 			told := false

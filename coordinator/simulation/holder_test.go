@@ -134,7 +134,7 @@ func (h *holder) probeLater() {
 
 func (h *holder) probe() {
 	t, r := h.Raw.Tenure(), h.n.r
-	if h.Raw.ProbeTarget() == "" {
+	if h.Raw.ProbeTarget() == nil {
 		return
 	}
 	answered := false

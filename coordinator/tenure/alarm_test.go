@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // Rule 8: an alarm is followed at once, not at the next probe's time.
@@ -22,7 +23,7 @@ func TestStandbyFollowsAnAlarm(t *testing.T) {
 		b := startHolder(t, r, "c22", func(c *tenure.Config) {
 			untimed(c)
 			c.Alarm, c.ProbeEvery = alarm, 10*time.Second
-			c.Probe = func(context.Context, string) tenure.Health {
+			c.Probe = func(context.Context, *rootv1.Tenure) tenure.Health {
 				if gone.Load() {
 					return tenure.HealthRefused
 				}

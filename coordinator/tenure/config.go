@@ -102,11 +102,11 @@ type Config struct {
 
 	Root  Root
 	Views Views
-	// Probe says how the coordinator at address is; it is asked only by
+	// Probe says how the holder of a Tenure is; it is asked only by
 	// standbys. HealthServing should mean that it can serve ids and timestamps,
 	// not only that it accepts connections. Nil: with a ttl a dead holder is
 	// found by claiming now and then; with a ttl of 0 only by OnHolderSuspect.
-	Probe func(ctx context.Context, address string) Health
+	Probe func(ctx context.Context, holder *rootv1.Tenure) Health
 	// Alarm, when it can be received from, says that the next probe is due at
 	// once: something has happened to the holder. Nil: nobody raises one.
 	Alarm <-chan struct{}

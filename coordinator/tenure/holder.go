@@ -436,18 +436,18 @@ func (h *Holder) ask(ctx context.Context, m *Message) (a Answer) {
 func (h *Holder) probe(ctx context.Context) {
 	for pause := h.cfg.ProbeEvery; h.probeDue(ctx, pause); {
 		h.mu.Lock()
-		address := h.raw.ProbeTarget()
+		t := h.raw.ProbeTarget()
 		h.mu.Unlock()
-		if address == "" {
+		if t == nil {
 			continue
 		}
 		attempt, cancel := context.WithTimeout(ctx, 2*h.cfg.ProbeEvery/3)
-		health := h.cfg.Probe(attempt, address)
+		health := h.cfg.Probe(attempt, t)
 		cancel()
 		if pause = h.cfg.ProbeEvery; health == HealthUnknown {
 			pause /= 8 // One that was lost is no reason to suspect anybody.
 		}
-		h.step(func(r *RawHolder, now clock.Instant) { r.OnProbe(address, health, now) })
+		h.step(func(r *RawHolder, now clock.Instant) { r.OnProbe(t.GetHolderAddress(), health, now) })
 	}
 }
 

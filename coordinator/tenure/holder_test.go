@@ -341,7 +341,7 @@ func TestA45StandbyTakesOverFromAHolderCutOff(t *testing.T) {
 		a := startHolder(t, r, "c1", nil)
 		time.Sleep(time.Second)
 		b := startHolder(t, r, "c22", func(c *tenure.Config) {
-			c.Probe = func(context.Context, string) tenure.Health { return tenure.HealthRefused }
+			c.Probe = func(context.Context, *rootv1.Tenure) tenure.Health { return tenure.HealthRefused }
 		})
 		time.Sleep(500 * time.Millisecond)
 		stamp, _ := must(t)(a.Tso(within(time.Second), 1))
@@ -662,7 +662,7 @@ func TestOneSlowProbeIsNoReason(t *testing.T) {
 		var probes atomic.Int64
 		b := startHolder(t, r, "c22", func(c *tenure.Config) {
 			untimed(c)
-			c.Probe = func(ctx context.Context, _ string) tenure.Health {
+			c.Probe = func(ctx context.Context, _ *rootv1.Tenure) tenure.Health {
 				took := time.Millisecond
 				if probes.Add(1) == 10 {
 					took = 160 * time.Millisecond

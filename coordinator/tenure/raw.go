@@ -154,13 +154,13 @@ func (r *RawHolder) OnSuperseded(now clock.Instant) {
 	r.settle(now)
 }
 
-// ProbeTarget is the address of the holder to watch; empty: none.
-func (r *RawHolder) ProbeTarget() string {
+// ProbeTarget is the Tenure whose holder is to be watched; nil: none.
+func (r *RawHolder) ProbeTarget() *rootv1.Tenure {
 	t := r.core.Tenure()
 	if r.core.Phase() != Standby || t == nil || t.Retired || t.HolderId == r.cfg.ID {
-		return ""
+		return nil
 	}
-	return t.HolderAddress
+	return t
 }
 
 // Tenure is the newest Tenure known, nil for none. It must not be changed.

@@ -124,7 +124,7 @@ func (n *simNode) probe() {
 		return
 	}
 	t := n.holder.Raw.Tenure()
-	if n.holder.Raw.ProbeTarget() == "" {
+	if n.holder.Raw.ProbeTarget() == nil {
 		return
 	}
 	health := tenure.HealthUnknown

@@ -23,6 +23,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // Config says what is measured.
@@ -236,7 +237,7 @@ func (c *Config) serverLatencies(ctx context.Context) map[string]map[string]rpcs
 	if len(c.Metrics) == 0 {
 		return nil
 	}
-	web := &http.Client{Transport: c.TLS.Transport()}
+	web := &http.Client{Transport: c.TLS.Transport(mtls.Peer{Role: principal.Root}, mtls.Peer{Role: principal.Coordinator})}
 	defer web.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

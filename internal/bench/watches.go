@@ -98,7 +98,7 @@ func (w Watches) open(ctx context.Context, certs *mtls.Source, address, keyspace
 		return a, a.begin(w.Count, begun)
 	}
 	for range w.Connections {
-		options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(principal.Coordinator)),
+		options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(mtls.Peer{Role: principal.Coordinator})),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(tokens{encoding.GetCodecV2(protocodec.Name)}), grpc.MaxCallRecvMsgSize(64<<20)))
 		conn, err := grpc.NewClient("passthrough:///"+address, options...)
 		if err != nil {

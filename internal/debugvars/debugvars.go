@@ -164,7 +164,7 @@ func Serve(ctx context.Context, lis net.Listener, s Source) error {
 		handler = byName(s.Hosts, handler)
 	}
 	server := &http.Server{
-		Handler: s.TLS.Handler(handler), TLSConfig: s.TLS.HTTP(), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
+		Handler: s.TLS.HandlerOpen(handler), TLSConfig: s.TLS.HTTPOpen(), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
 		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes, ConnState: markBusy,
 		ErrorLog: s.Logger.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}

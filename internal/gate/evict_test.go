@@ -56,7 +56,7 @@ func shake(t *testing.T, g *gate.Gate, server, client *mtls.Source) (raw *placed
 	raw = &placed{Conn: right}
 	shaken := make(chan net.Conn)
 	go func() {
-		c, _, err := client.Client(principal.Coordinator).ClientHandshake(context.Background(), "", left)
+		c, _, err := client.Client(mtls.Peer{Role: principal.Coordinator}).ClientHandshake(context.Background(), "", left)
 		if err != nil {
 			t.Error(err)
 		}

@@ -71,7 +71,7 @@ func (p *Peers) Copy(ctx context.Context, to rooted.MemberID, header *storev1.Im
 	ctx, cancel := context.WithTimeout(ctx, copyWithin)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+address, append(append(flow.Client(), clusterid.Caller(p.cluster).Options()...),
-		grpc.WithTransportCredentials(p.tls.Client(principal.Member)), grpc.WithContextDialer(dial.TCP))...)
+		grpc.WithTransportCredentials(p.tls.Client(mtls.Peer{Role: principal.Member, Name: string(to)})), grpc.WithContextDialer(dial.TCP))...)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func newCluster(dir, self string, coordinators int, ttl time.Duration, secure bo
 			return nil, err
 		}
 	}
-	c.http.Transport = c.certs.Transport()
+	c.http.Transport = c.certs.Transport(mtls.Peer{Role: principal.Root}, mtls.Peer{Role: principal.Coordinator})
 	if c.admin, err = client.New(client.Config{Endpoints: layout.CoordinatorAddrs, TLS: c.certs}); err != nil {
 		return nil, err
 	}

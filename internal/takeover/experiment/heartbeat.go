@@ -279,7 +279,7 @@ func (x *HeartbeatExperiment) populate(ctx context.Context) error {
 // open opens a member's stream.
 func (b *beating) open(ctx context.Context, address string) (err error) {
 	ctx, b.cancel = context.WithCancel(ctx)
-	if b.stream, err = b.client.MemberStream(ctx, address); err != nil {
+	if b.stream, err = b.client.MemberStream(ctx, "", address); err != nil {
 		return err
 	}
 	b.sequence = 0

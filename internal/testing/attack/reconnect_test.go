@@ -13,6 +13,7 @@ import (
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	"golang.org/x/net/http2"
 )
@@ -113,7 +114,7 @@ func connect(ctx context.Context, c *proctest.Cluster) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, _, err := c.TLS().Client(principal.Coordinator).ClientHandshake(ctx, c.CoordinatorAddrs[0], raw)
+	conn, _, err := c.TLS().Client(mtls.Peer{Role: principal.Coordinator}).ClientHandshake(ctx, c.CoordinatorAddrs[0], raw)
 	if err != nil {
 		_ = raw.Close()
 		return nil, err

@@ -4,6 +4,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -154,3 +156,40 @@ const C = a.Limit
 	}
 }
 
+// Nothing skips the verification of a certificate: a test that does shows nothing of what others' programs find. The
+// one place that judges certificates by another rule than host names, in package mtls, is excepted.
+func TestNothingSkipsVerification(t *testing.T) {
+	words := []string{"Insecure" + "SkipVerify", "reject" + "Unauthorized", "CERT_" + "NONE", "_create_unverified" + "_context", "curl -" + "k", "curl --" + "insecure"}
+	seen := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != root && d.Name() != ".ci":
+			return fs.SkipDir
+		case d.IsDir() || !slices.Contains([]string{".go", ".md", ".sh", ".py", ".mjs", ".js", ".yaml", ".json", ".service", ".txt"}, filepath.Ext(path)):
+			return nil
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		seen++
+		text := string(raw)
+		if filepath.ToSlash(path) == root+"/mtls/credentials.go" {
+			text = strings.Replace(text, "\tcfg."+words[0]+" = true\n", "", 1)
+		}
+		for _, word := range words {
+			if at := strings.Index(text, word); at >= 0 {
+				t.Errorf("%s:%d: %s: name the certificates to believe instead", path, 1+strings.Count(text[:at], "\n"), word)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 1000 {
+		t.Fatalf("looked at %d files only", seen)
+	}
+}

@@ -104,7 +104,17 @@ var bounds = []mutation{
 	},
 	{
 		16, "a dialer believes any role", "mtls/credentials.go",
-		"case roles != nil && !slices.Contains(roles, who.Role):", "case roles != nil && len(roles) > 9 && !slices.Contains(roles, who.Role):",
+		"case of != nil && !slices.ContainsFunc(of, func(p Peer) bool { return p.is(who) }):", "case of != nil && len(of) > 9:",
+		[]string{certs},
+	},
+	{
+		16, "a dialer believes any name", "mtls/credentials.go",
+		"return p.Role == who.Role && (p.Name == \"\" || p.Name == who.Name)", "return p.Role == who.Role",
+		[]string{certs},
+	},
+	{
+		16, "an HTTP member answers who shows no certificate", "mtls/http.go",
+		"		if !who.Known() {", "		if false {",
 		[]string{certs},
 	},
 	{

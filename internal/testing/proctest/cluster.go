@@ -12,6 +12,7 @@ import (
 
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 // Cluster is three root peers and coordinators as processes, on ports and in
@@ -113,7 +114,7 @@ func (c *Cluster) Healthy(member int) error {
 
 // get asks a member's metrics port.
 func (c *Cluster) get(member int, path string, within time.Duration) ([]byte, error) {
-	client := http.Client{Timeout: within, Transport: c.certs.Transport()}
+	client := http.Client{Timeout: within, Transport: c.certs.Transport(mtls.Peer{Role: principal.Root}, mtls.Peer{Role: principal.Coordinator})}
 	defer client.CloseIdleConnections()
 	resp, err := client.Get(c.certs.Scheme() + "://" + c.MetricsAddrs[member] + path)
 	if err != nil {

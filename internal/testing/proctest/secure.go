@@ -1,6 +1,7 @@
 package proctest
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -57,6 +58,15 @@ func (c *Certificates) issue(dir string, r ca.Request) {
 		c.t.Fatal(err)
 	}
 	c.issued[dir] = r
+}
+
+// Roots are whom others' programs are to believe, that look at host names.
+func (c *Certificates) Roots() *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, a := range c.authority.Believed {
+		pool.AddCert(a)
+	}
+	return pool
 }
 
 // Renew replaces every certificate by another one with another key.

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -42,9 +43,9 @@ func TestOwnCertificateEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			certified := func(role principal.Role, life time.Duration) *mtls.Source {
+			certified := func(role principal.Role, name string, life time.Duration) *mtls.Source {
 				dir := filepath.Join(t.TempDir(), "certs")
-				pair, err := authority.Issue(ca.Request{Role: role, Name: "1", Life: life}, time.Now())
+				pair, err := authority.Issue(ca.Request{Role: role, Name: name, Life: life}, time.Now())
 				if err == nil {
 					err = pair.Save(dir)
 				}
@@ -57,15 +58,14 @@ func TestOwnCertificateEnds(t *testing.T) {
 				}
 				return source
 			}
-			theirs := certified(principal.Root, 365*24*time.Hour)
 			r := newFakeRoot(t, 3)
-			for _, p := range r.peers {
+			for id, p := range r.peers {
 				p.stop()
-				p.options = []grpc.ServerOption{grpc.Creds(theirs.Server())}
+				p.options = []grpc.ServerOption{grpc.Creds(certified(principal.Root, fmt.Sprint(id), 365*24*time.Hour).Server())}
 				p.start()
 			}
 			config := r.config()
-			config.TLS = certified(principal.Coordinator, 24*time.Hour)
+			config.TLS = certified(principal.Coordinator, "1", 24*time.Hour)
 			c, err := client.New(config)
 			if err != nil {
 				t.Fatal(err)

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nokv/nokv/internal/dial"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
@@ -31,6 +33,7 @@ type peer struct {
 // peerTable holds the addresses and the connections, which open at first use.
 type peerTable struct {
 	options []grpc.DialOption
+	tls     *mtls.Source
 
 	mu        sync.Mutex // guards what follows
 	addresses map[uint64]string
@@ -44,7 +47,6 @@ type peerTable struct {
 
 func newPeerTable(cfg Config) *peerTable {
 	options := append(flow.Client(),
-		grpc.WithTransportCredentials(cfg.TLS.Client(principal.Root)),
 		grpc.WithNoProxy(),
 		grpc.WithContextDialer(dial.TCP),
 		grpc.WithDisableServiceConfig(),
@@ -58,6 +60,7 @@ func newPeerTable(cfg Config) *peerTable {
 	)
 	return &peerTable{
 		options:   append(options, cfg.DialOptions...),
+		tls:       cfg.TLS,
 		addresses: maps.Clone(cfg.Peers),
 		told:      map[uint64]string{},
 		open:      map[uint64]*peer{},
@@ -130,7 +133,9 @@ func (t *peerTable) get(id uint64) (*peer, error) {
 	if !ok {
 		return nil, fmt.Errorf("root peer %d is not known", id)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, t.options...)
+	// An address may come of an answer: whoever is there has to be the peer that is meant.
+	who := grpc.WithTransportCredentials(t.tls.Client(mtls.Peer{Role: principal.Root, Name: strconv.FormatUint(id, 10)}))
+	conn, err := grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{who}, t.options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("set up connection to root peer %d at %s: %w", id, address, err)
 	}

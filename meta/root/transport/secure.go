@@ -47,7 +47,7 @@ func secureDialed(ctx context.Context, certs *mtls.Source, conn net.Conn, node u
 	if certs == nil {
 		return conn, nil
 	}
-	secured, who, err := certs.ClientConn(ctx, conn, principal.Root)
+	secured, who, err := certs.ClientConn(ctx, conn, mtls.Peer{Role: principal.Root})
 	if err != nil {
 		return nil, err
 	}

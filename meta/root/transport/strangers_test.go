@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net"
 	"os"
@@ -82,7 +83,12 @@ func TestStrangersAtTheTransportPort(t *testing.T) {
 		speaks: spoken, level: 3, purpose: forMessages, from: 2, to: 1, cluster: me.ClusterID, fromIncarnation: me.Incarnation, toIncarnation: ids[0].Incarnation,
 		peerMap: peerMapHash(me.Peers), address: "grpc", transport: me.Peers[1].Address,
 	}
-	// by shows a certificate and looks at none: whom it talks to a stranger does not care.
+	believed := x509.NewCertPool()
+	raw, err := os.ReadFile(filepath.Join(own.Dir(), mtls.CAFile))
+	if err != nil || !believed.AppendCertsFromPEM(raw) {
+		t.Fatalf("no CA in %s: %v", own.Dir(), err)
+	}
+	// by shows a certificate of its own, and believes the listener's.
 	by := func(source *mtls.Source) func(context.Context, net.Conn) error {
 		pair, err := tls.LoadX509KeyPair(filepath.Join(source.Dir(), mtls.CertFile), filepath.Join(source.Dir(), mtls.KeyFile))
 		if err != nil {
@@ -90,7 +96,7 @@ func TestStrangersAtTheTransportPort(t *testing.T) {
 		}
 		return func(_ context.Context, c net.Conn) error {
 			_, err := greet(tls.Client(c, &tls.Config{
-				InsecureSkipVerify: true, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
+				RootCAs: believed, ServerName: "localhost", GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
 			}), says, proctest.Patience)
 			return err
 		}
@@ -115,7 +121,7 @@ func TestStrangersAtTheTransportPort(t *testing.T) {
 		"garbage":                 sends(bytes.Repeat([]byte{0xde, 0xad}, 4096)),
 		"nothing":                 sends(nil),
 		"half a handshake": func(_ context.Context, c net.Conn) error {
-			return tls.Client(&cut{c, 100}, &tls.Config{InsecureSkipVerify: true}).Handshake()
+			return tls.Client(&cut{c, 100}, &tls.Config{RootCAs: believed, ServerName: "localhost"}).Handshake()
 		},
 	}
 	for name, stranger := range strangers {

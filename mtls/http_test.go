@@ -1,0 +1,138 @@
+package mtls_test
+
+import (
+	"cmp"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
+)
+
+// listening serves at a port of its own, by the configuration, until the test ends.
+func listening(t testing.TB, cfg *tls.Config, h http.Handler) (url string) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	l := s.Listener
+	s.Listener = tls.NewListener(l, cfg)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // refusals
+	s.Start()
+	t.Cleanup(s.Close)
+	return "https://" + l.Addr().String()
+}
+
+// gets is the status and the text of an answer; an error has no status.
+func gets(c *http.Client, url string) (int, string) {
+	resp, err := c.Get(url)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(raw)
+}
+
+// A member that is built as the documents say answers nobody without a certificate: not in the handshake, not
+// where the listener's configuration is the open one or none at all, and not behind the caller's end on a connection that is kept.
+func TestAnHTTPMemberAnswersNobodyWithoutACertificate(t *testing.T) {
+	c := new(clock)
+	a := newAuthority(t, "prod", c.now())
+	s := open(t, a.issue(t, principal.Member, "m1", 90*day), c.o())
+	h := s.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, s.CallerOf(r).String()) }))
+	by := func(dir string, shown bool) *http.Client {
+		transport := &http.Transport{TLSClientConfig: browser(t, dir, shown)}
+		t.Cleanup(transport.CloseIdleConnections)
+		return &http.Client{Transport: transport}
+	}
+	closed, opened := listening(t, s.HTTP(), h), listening(t, s.HTTPOpen(), h)
+	plain := httptest.NewServer(h)
+	t.Cleanup(plain.Close)
+	web := a.issue(t, principal.Client, "web", day)
+	known := by(web, true)
+	for _, url := range []string{closed, opened} {
+		if code, text := gets(known, url); code != http.StatusOK || text != "client/web" {
+			t.Errorf("who has one is answered %d %s", code, text)
+		}
+	}
+	if code, text := gets(by(web, false), closed); code != 0 || !strings.Contains(text, "certificate required") {
+		t.Errorf("without one, at a listener of HTTP: %d %s", code, text)
+	}
+	for what, url := range map[string]string{"HTTPOpen": opened, "plain text": plain.URL} {
+		if code, text := gets(by(web, false), url); code != http.StatusForbidden || !strings.Contains(text, "nokv cert issue") {
+			t.Errorf("without one, at a listener of %s: %d %s", what, code, text)
+		}
+	}
+	c.add(2 * day) // the connection is open; the one who opened it is nobody now
+	if code, text := gets(known, closed); code != http.StatusForbidden {
+		t.Errorf("behind its end: %d %s", code, text)
+	}
+}
+
+// A ClientConn with several sides wants of each the name that its address has, and of none the name of another one.
+func TestAddressesHaveNames(t *testing.T) {
+	a := newAuthority(t, "prod", time.Now())
+	client := open(t, a.issue(t, principal.Client, "web", day), mtls.Options{})
+	m1, m2 := serve(t, open(t, a.issue(t, principal.Member, "m1", day), mtls.Options{}).Server()), serve(t, open(t, a.issue(t, principal.Member, "m2", day), mtls.Options{}).Server())
+	for _, o := range []struct{ address, name, refused string }{
+		{m1, "m1", ""},
+		{m2, "m2", ""},
+		{m2, "m1", m2 + " has a certificate of member/m2, want member/m1"},
+		{m1, "", ""},
+	} {
+		at := resolver.Address{Addr: o.address}
+		if o.name != "" {
+			at.Attributes = mtls.Named(nil, o.name)
+		}
+		r := manual.NewBuilderWithScheme("test")
+		r.InitialState(resolver.State{Endpoints: []resolver.Endpoint{{Addresses: []resolver.Address{at}}}})
+		conn, err := grpc.NewClient("test:///", grpc.WithResolvers(r), grpc.WithTransportCredentials(client.Client(mtls.Peer{Role: principal.Member})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = conn.Invoke(t.Context(), "/x.X/X", new(emptypb.Empty), new(wrapperspb.StringValue))
+		_ = conn.Close()
+		if said, _ := mtls.RefusalOf(err); (err != nil) != (o.refused != "") || err != nil && said.Sentence != o.refused {
+			t.Errorf("%s where %q is meant: %v, want %q", o.address, o.name, err, cmp.Or(o.refused, "no refusal"))
+		}
+	}
+}
+
+// An HTTP member with certificates, and a caller of it. The caller means the member by its name: who has another one's
+// certificate, at that address, is not asked.
+func Example() {
+	member := func(folder string, l net.Listener) error {
+		certs, err := mtls.Open(folder, mtls.Options{})
+		if err != nil {
+			return err
+		}
+		moves := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "hello, %s", certs.CallerOf(r)) })
+		server := &http.Server{Handler: certs.Handler(moves), TLSConfig: certs.HTTP(), ReadHeaderTimeout: 5 * time.Second}
+		return server.ServeTLS(l, "", "")
+	}
+	caller := func(folder, name, address string) (*http.Response, error) {
+		certs, err := mtls.Open(folder, mtls.Options{})
+		if err != nil {
+			return nil, err
+		}
+		c := &http.Client{Transport: certs.Transport(mtls.Peer{Role: principal.Member, Name: name})}
+		return c.Get(certs.Scheme() + "://" + address + "/moves")
+	}
+	_, _ = member, caller
+}
