@@ -102,7 +102,7 @@ func Certificates(raw []byte) ([]*x509.Certificate, error) {
 // uses are what a role's own certificate has to be good for: everybody dials, and
 // some listen.
 func uses(r principal.Role) []x509.ExtKeyUsage {
-	if r == principal.Root || r == principal.Coordinator {
+	if r == principal.Root || r == principal.Coordinator || r == principal.Proxy {
 		return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 	}
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}

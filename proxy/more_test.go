@@ -234,12 +234,12 @@ func TestP11MembersAreAskedWithCertificates(t *testing.T) {
 			var heard atomic.Int64
 			w := startWith(t, func(int) *mtls.Source { return c.at }, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				heard.Add(1)
-				if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].URIs[0].String() != "nokv://prod/client/proxy" {
+				if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].URIs[0].String() != "nokv://prod/proxy/proxy" {
 					t.Errorf("the proxy does not say who it is: %+v", r.TLS)
 				}
 				says("first").ServeHTTP(w, r)
 			}))
-			front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Client, "proxy"), Hold: 50 * time.Millisecond}).Lookup())
+			front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Proxy, "proxy"), Hold: 50 * time.Millisecond}).Lookup())
 			code, h, body := ask(t, "POST", front.URL, "k", "x")
 			if code != c.code || heard.Load() > 0 != (code == 200) {
 				t.Errorf("%d %v %s, heard %d, want %d", code, h, body, heard.Load(), c.code)
@@ -259,7 +259,7 @@ func TestP84P85AConnectionToAStoppedMemberIsNotWaitedFor(t *testing.T) {
 	first.Member.Address = stopped.Addr().String()
 	w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{first}})
 	w.heard()
-	front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Client, "proxy"), Dial: time.Hour, Timeout: time.Hour, FailedWithin: 20 * time.Millisecond}).Lookup())
+	front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Proxy, "proxy"), Dial: time.Hour, Timeout: time.Hour, FailedWithin: 20 * time.Millisecond}).Lookup())
 	answer := make(chan string, 1)
 	go func() {
 		code, _, body := ask(t, "POST", front.URL, "k", "x")
@@ -285,7 +285,7 @@ func TestAKeptConnectionIsOfTheMemberThatIsMeant(t *testing.T) {
 		heard.Add(1)
 		says("first").ServeHTTP(w, r)
 	}))
-	front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Client, "proxy"), Hold: 50 * time.Millisecond}).Lookup())
+	front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Proxy, "proxy"), Hold: 50 * time.Millisecond}).Lookup())
 	if code, _, body := ask(t, "POST", front.URL, "k", "x"); code != 200 {
 		t.Fatalf("the first member: %d %s", code, body)
 	}

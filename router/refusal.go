@@ -202,6 +202,10 @@ const (
 	HeaderEpoch   = "Nokv-Epoch"          // VERSION.CONF_VERSION
 )
 
+// HeaderCaller is in a request: who asks, ROLE/NAME or nobody. Who stands in front of a member and knows sets it,
+// and takes away what callers say.
+const HeaderCaller = "Nokv-Caller"
+
 const outcomeUnknown = "outcome_unknown"
 
 // Word is all of a refusal that fits in a word: its Kind, or outcome_unknown.

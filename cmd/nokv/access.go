@@ -48,7 +48,7 @@ func accessGrant() *command {
 	return &command{
 		name: "grant", args: "PRINCIPAL VERB[,VERB...] KEYSPACE [flags]", summary: "let a principal do something with a keyspace",
 		long: `
-PRINCIPAL is client/NAME or member/NAME, as in its certificate; VERB is read,
+PRINCIPAL is client/NAME, proxy/NAME or member/NAME, as in its certificate; VERB is read,
 claim, publish, admin, or host: to own regions, for members. The last three imply read. NAME and KEYSPACE
 may end in *. The first grant that names a keyspace closes it to everybody whom none names: also members
 need a grant then. Operators need none.

@@ -159,12 +159,12 @@ The folder has tls.crt, tls.key and ca.crt: it is what --certs and NOKV_CERTS
 take. The name of a root peer is its node id, that of a coordinator its
 coordinator id.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			role := f.String("role", "", "`role`: root, coordinator, member, client or operator")
+			role := f.String("role", "", "`role`: root, coordinator, member, client, proxy or operator")
 			name := f.String("name", "", "`name` of the process or person")
 			dir := f.authorityDir()
 			out := f.String("out", "", "`folder` to write (default certs/ROLE-NAME)")
 			var hosts []string
-			f.Func("host", "`name or address` by which browsers reach it, besides localhost; repeatable", func(s string) error {
+			f.Func("host", "`name or address` by which curl, browsers and the like reach it, besides localhost; repeatable", func(s string) error {
 				hosts = append(hosts, s)
 				return nil
 			})

@@ -138,6 +138,9 @@ func (c *commandLine) judge() (errs []error) {
 			errs = append(errs, fmt.Errorf("%s: a probe asks port %s, which tells no health", path, port))
 		}
 	}
+	if at.name == "sidecar" && c.value("certs") != "" && slices.Contains(c.args, "0.0.0.0") {
+		errs = append(errs, fmt.Errorf("%s takes callers by TLS, and its program takes them in plain text at 0.0.0.0", path))
+	}
 	if at.name == "sidecar" && c.stopped <= c.took("drain")+c.took("grace") {
 		errs = append(errs, fmt.Errorf("%s is killed after %v, and may drain for %v and end its process for %v", path, c.stopped, c.took("drain"), c.took("grace")))
 	}

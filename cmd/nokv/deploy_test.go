@@ -184,6 +184,9 @@ func podLines(t *testing.T, set, service kubeObject, ordinal int) (lines []*comm
 			t.Errorf("%s: resources are %v", name, c.Resources)
 		}
 		get := c.ReadinessProbe.HTTPGet
+		if get.Scheme != "HTTPS" { // all of them have certificates
+			t.Errorf("%s: a probe asks %s in plain text", name, get.Path)
+		}
 		l.probed[fmt.Sprint(get.Port)] = get.Path
 		for _, p := range slices.Concat(c.Ports, service.Spec.Ports) {
 			l.published = append(l.published, fmt.Sprint(p.Port+p.ContainerPort))
@@ -382,6 +385,7 @@ func TestP70WrongRecipesAreFound(t *testing.T) {
 		{root, "/readyz is not for probes", map[string]string{"9380": "/readyz"}, nil},
 		{root, "tells no health", map[string]string{"2380": "/healthz"}, nil},
 		{"sidecar --id a --address a:1 -- true", "is killed after 0s", nil, nil},
+		{"sidecar --id a --address a:1 --certs c -- counter 1 0.0.0.0", "in plain text at 0.0.0.0", nil, nil},
 		{"keyspace create games --present games", "no flag", nil, nil},
 	} {
 		l := &commandLine{args: strings.Fields(c.line), probed: c.probed, published: c.published}
@@ -476,7 +480,7 @@ func TestP70CertificatesOfTheRecipes(t *testing.T) {
 	if r := proctest.Run(t, proctest.Options{Path: "/bin/bash", Env: nokvEnv(t), Dir: dir, Args: []string{"-c", script}}); r.Code != 0 {
 		t.Fatalf("exit status %d: %s", r.Code, r.Stderr)
 	}
-	names := map[string]string{"root-1": "root/1", "root-3": "root/3", "coordinator-2": "coordinator/coordinator-2", "counter-0": "member/counter-0"}
+	names := map[string]string{"root-1": "root/1", "root-3": "root/3", "coordinator-2": "coordinator/coordinator-2", "counter-0": "member/counter-0", "proxy-1": "proxy/proxy-1"}
 	for _, l := range kubernetesRecipe(t) {
 		if errs := l.judge(); len(errs) > 0 {
 			t.Fatal(errs)

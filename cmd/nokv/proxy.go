@@ -17,6 +17,7 @@ import (
 	"github.com/nokv/nokv/internal/debugvars"
 	open "github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/proxy"
 	"github.com/nokv/nokv/router"
 )
@@ -34,8 +35,9 @@ is idempotent, by its method or with an Idempotency-Key.
   curl -H 'X-Game: g1' http://127.0.0.1:8080/move
 
 A PATTERN is a path with {key} in it, such as /games/{key}/...: * is any segment, and
-/... whatever follows. With certificates, members are asked by them, and the listener is
-https, for callers who have one of the cluster; with --plain, on this machine, it is http.
+/... whatever follows. With certificates, of the role proxy, members are asked by them, and
+the listener is https, for callers who have one of the cluster; with --plain, on this
+machine, it is http.
 
 A request with a pin, in the header Nokv-Pin or the cookie nokv-pin, goes to the process
 that the pin names and to no other, and needs no key.
@@ -163,6 +165,9 @@ func (s *proxyServer) run(ctx context.Context, e *env) error {
 	tls, err := s.secure(t.certs)
 	if err != nil {
 		return err
+	}
+	if t.certs != nil && t.certs.Principal().Role != principal.Proxy {
+		return usagef("the certificate in %s is that of %s, not of a proxy: nokv cert issue --role proxy --name NAME --host NAME.OF.THIS.MACHINE makes one, which callers can verify", t.certs.Dir(), t.certs.Principal())
 	}
 	e.tuneGC()
 	c, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, Logger: logger.Named("client")})

@@ -37,6 +37,7 @@ func TestP80ProxysWords(t *testing.T) {
 		{"proxy --keyspace k --key-header H --max-body 0", "--max-body"},
 		{"proxy --keyspace k --key-header nokv_region", "headers of Nokv- are those that the proxy sets"},
 		{"proxy --keyspace k --key-header H extra", "no arguments"},
+		{"proxy --keyspace k --key-header H --certs " + proctest.NewCertificates(t, "test").Of(principal.Client, "web"), "that of client/web, not of a proxy"},
 	} {
 		wantRefused(t, c.line, exitUsage, c.want)
 	}
@@ -53,7 +54,7 @@ func TestP80NokvProxyWithCertificatesSpeaksWhatItOffers(t *testing.T) {
 	certs := proctest.NewCertificates(t, "test")
 	proctest.Start(t, proctest.Options{
 		Name: "proxy", Path: nokvPath(t), Env: nokvEnv(t),
-		Args: []string{"proxy", "--keyspace", "games", "--key-header", "K", "--addr", addrs[0], "--hold", "10ms", "--coordinator-addr", nobody(t), "--certs", certs.Of(principal.Client, "proxy")},
+		Args: []string{"proxy", "--keyspace", "games", "--key-header", "K", "--addr", addrs[0], "--hold", "10ms", "--coordinator-addr", nobody(t), "--certs", certs.Of(principal.Proxy, "proxy")},
 	})
 	pair, err := tls.LoadX509KeyPair(filepath.Join(certs.Of(principal.Client, "web"), "tls.crt"), filepath.Join(certs.Of(principal.Client, "web"), "tls.key"))
 	if err != nil {

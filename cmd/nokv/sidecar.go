@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/sidecar"
 	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/rooted"
 )
@@ -27,6 +29,9 @@ then on it is a member: it is asked to acquire and release regions, by POST /nok
 and so on, as docs/callers.md has them; that it has ended is told to coordinators at once.
 
   nokv sidecar --keyspace games --id g1 --address 127.0.0.1:9001 -- python3 counter.py 9001
+
+With --certs callers come to this process, at --listen, by certificates of the cluster: it
+ends TLS, and passes their requests on to COMMAND on loopback, with who asks in Nokv-Caller.
 
 A process that cannot listen asks for its calls instead, with --poll. COMMAND finds the port
 that it asks in NOKV_SIDECAR_URL, and what guards both in NOKV_SIDECAR_TOKEN; its name and
@@ -45,6 +50,7 @@ hangs, and when this process is killed, coordinators know of it by its silence.`
 			f.StringVar(&s.id, "id", "", "`name` of the member, the same after a restart (required)")
 			f.StringVar(&s.address, "address", "", "`host:port` where callers reach the process (required)")
 			f.keyspaces(&s.keyspaces)
+			f.StringVar(&s.listen, "listen", "", "`host:port` at which this process takes callers by its certificates, and ends TLS for the other one; none: that one has TLS of its own (default with certificates: --address)")
 			f.StringVar(&s.app, "app", "", "`URL` where the process is asked, http://127.0.0.1:PORT (default: the port of --address, on loopback)")
 			f.BoolVar(&s.poll, "poll", false, "the process cannot listen: it asks for its calls")
 			f.StringVar(&s.control, "control", "127.0.0.1:0", "`address` of the port that the process asks; port 0 takes a free one")
@@ -69,14 +75,14 @@ hangs, and when this process is killed, coordinators know of it by its silence.`
 
 // sidecarFlags is nokv sidecar.
 type sidecarFlags struct {
-	flags                                         *flags
-	id, address, app, control, probe, kind, level string
-	keyspaces                                     []string
-	labels                                        map[string]string
-	capacity                                      uint64
-	poll, insecure, unseen                        bool
-	ready, late, hang, drain, grace               *time.Duration
-	ends                                          endpointFlags
+	flags                                                 *flags
+	id, address, listen, app, control, probe, kind, level string
+	keyspaces                                             []string
+	labels                                                map[string]string
+	capacity                                              uint64
+	poll, insecure, unseen                                bool
+	ready, late, hang, drain, grace                       *time.Duration
+	ends                                                  endpointFlags
 }
 
 // sidecarToken is what guards both ports where nobody makes one.
@@ -120,6 +126,29 @@ func (s *sidecarFlags) check(command []string) error {
 	return nil
 }
 
+// serve is where this process takes callers; empty: nowhere. One port of this machine has room for one of the two.
+func (s *sidecarFlags) serve(certs *mtls.Source) (string, error) {
+	serve := cmp.Or(s.listen, s.address)
+	switch {
+	case certs == nil && s.listen != "" && s.listen != "none":
+		return "", usagef("--listen %s is where this process takes callers by its certificates, and it has none: give it some with --certs DIR (nokv cert --help)", s.listen)
+	case certs == nil || s.listen == "none":
+		return "", nil
+	case checkAddr(serve) != nil:
+		return "", usagef("--listen %s", checkAddr(serve))
+	}
+	host, port, _ := net.SplitHostPort(serve)
+	ownHost, own := "127.0.0.1", port // of the other process
+	if s.app != "" {
+		at, _, _ := strings.Cut(strings.TrimPrefix(s.app, "http://"), "/")
+		ownHost, own, _ = net.SplitHostPort(at)
+	}
+	if port == own && (host == "" || host == ownHost || host == "localhost" || net.ParseIP(host).IsUnspecified()) {
+		return "", usagef("with certificates callers come to this process at %s, where the other one cannot listen then: have it listen at another port of 127.0.0.1, and say so with --app http://127.0.0.1:PORT", serve)
+	}
+	return serve, nil
+}
+
 // probeAddress is where this process listens for probes; empty: nowhere.
 func (s *sidecarFlags) probeAddress(command []string) string {
 	switch {
@@ -148,6 +177,10 @@ func (s *sidecarFlags) run(ctx context.Context, e *env, command []string) error 
 			return usagef("the certificate in %s is that of %s, not of member/%s: nokv cert issue --role member --name %s makes one", t.certs.Dir(), who, s.id, s.id)
 		}
 	}
+	serve, err := s.serve(t.certs)
+	if err != nil {
+		return err
+	}
 	c, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, Logger: logger.Named("client")})
 	if err != nil {
 		return usagef("%s", err)
@@ -155,7 +188,7 @@ func (s *sidecarFlags) run(ctx context.Context, e *env, command []string) error 
 	defer c.Close()
 	err = sidecar.Run(ctx, sidecar.Config{
 		Command: command, Stdin: os.Stdin, Stdout: e.stdout, Stderr: e.stderr,
-		App: s.app, Poll: s.poll, Control: s.control, Token: s.flags.env.variable(sidecarToken), Anywhere: s.insecure,
+		App: s.app, Poll: s.poll, Serve: serve, Control: s.control, Token: s.flags.env.variable(sidecarToken), Anywhere: s.insecure,
 		Ready: *s.ready, Hang: *s.hang, Drain: *s.drain, Grace: *s.grace, Reach: !s.unseen,
 		Member: member.Config{
 			ID: s.id, Address: s.address, ProbeAddress: s.probeAddress(command), Labels: s.labels, Capacity: s.capacity, Kind: s.kind,

@@ -22,9 +22,11 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/mtls/principal"
 )
 
 func TestC06SidecarsWords(t *testing.T) {
+	certs := proctest.NewCertificates(t, "test").Of(principal.Member, "g1")
 	for _, c := range []struct{ line, want string }{
 		{"sidecar --address 127.0.0.1:1 -- true", "--id"},
 		{"sidecar --id g1 -- true", "--address"},
@@ -37,6 +39,10 @@ func TestC06SidecarsWords(t *testing.T) {
 		{"sidecar --id g1 --address 127.0.0.1:1 --app http://10.0.0.1:1 -- true", "--insecure"},
 		{"sidecar --id g1 --address 127.0.0.1:1 --app https://127.0.0.1:1 -- true", "want http://"},
 		{"sidecar --id g1 --address 127.0.0.1:1 --control 0.0.0.0:1 -- true", "--insecure"},
+		{"sidecar --id g1 --address 127.0.0.1:1 --listen 127.0.0.2:1 -- true", "it has none"},
+		{"sidecar --id g1 --address 127.0.0.1:1 --certs " + certs + " -- true", "--app http://127.0.0.1:PORT"},
+		{"sidecar --id g1 --address 127.0.0.2:1 --listen :1 --certs " + certs + " -- true", "--app http://127.0.0.1:PORT"},
+		{"sidecar --id g1 --address 127.0.0.1:1 --listen 127.0.0.1:x --certs " + certs + " -- true", "--listen"},
 		{"sidecar --id g1 --address 127.0.0.1:1 --ready 0s -- true", "more than 0"},
 		{"sidecar --id g1 --address 127.0.0.1:1 --keyspace a --keyspace a -- true", "stands twice"},
 	} {

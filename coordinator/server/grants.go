@@ -169,7 +169,7 @@ func whyAccess(role string, verb rootv1.Verb, keyspace string, a state.Access) s
 		}
 		word := strings.ToLower(strings.TrimPrefix(by.String(), "VERB_"))
 		return fmt.Sprintf("%s is granted %s on %s%s", a.Grant.GetPrincipal(), word, a.Grant.GetKeyspace(), implies)
-	case role != "client" && role != "member":
+	case role != "client" && role != "proxy" && role != "member":
 		return fmt.Sprintf("%ss need no grant", role)
 	case a.Closed:
 		return fmt.Sprintf("keyspace %s is closed to whom no grant names for this", keyspace)

@@ -119,13 +119,17 @@ func short(method string) string { return method[strings.LastIndexByte(method, '
 func whoMay(r rules) string {
 	var who []string
 	for _, role := range principal.Roles {
+		all := role.String() + "s"
+		if role == principal.Proxy {
+			all = "proxies"
+		}
 		switch r[role] {
 		case Own:
-			who = append(who, role.String()+"s for what is their own")
+			who = append(who, all+" for what is their own")
 		case Granted:
-			who = append(who, role.String()+"s by a grant")
+			who = append(who, all+" by a grant")
 		case Allowed:
-			who = append(who, role.String()+"s")
+			who = append(who, all)
 		}
 	}
 	switch n := len(who); n {

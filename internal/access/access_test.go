@@ -67,7 +67,7 @@ func TestEveryCallHasARow(t *testing.T) {
 		t.Errorf("%d rows for %d calls", len(calls), seen)
 	}
 	testreport.Linef(t, "access: %d RPCs x %d roles: %d yes, %d own, %d granted, %d no", seen, len(principal.Roles), counts[Allowed], counts[Own], counts[Granted], counts[No])
-	testreport.Linef(t, "%-70s root     coordinator  member   client   operator\n%s", "call", strings.Join(lines, "\n"))
+	testreport.Linef(t, "%-70s root     coordinator  member   client   operator proxy\n%s", "call", strings.Join(lines, "\n"))
 }
 
 // TestEveryKindHasARow: every kind of event has a row, and every row is a kind's.
@@ -113,11 +113,11 @@ func TestTheDocumentsShowTheTables(t *testing.T) {
 	}
 	var b strings.Builder
 	b.WriteString(head + "<!-- made by go test ./internal/access -rewrite -->\n")
-	b.WriteString("| call | root | coordinator | member | client | operator |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| call | root | coordinator | member | client | operator | proxy |\n|---|---|---|---|---|---|---|\n")
 	eachMethod(func(m protoreflect.MethodDescriptor) {
 		fmt.Fprintf(&b, "| `%s.%s` |%s |\n", m.Parent().FullName(), m.Name(), markdown(calls[impersonate.FullMethod(m)]))
 	})
-	b.WriteString("\n| event | published by a member | client | operator | proposed by a coordinator itself | for a member | client | operator |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("\n| event | published by a member | client | operator | proxy | proposed by a coordinator itself | for a member | client | operator | proxy |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for i := range kindFields.Len() {
 		f := kindFields.Get(i)
 		k := kinds[f.Number()]

@@ -18,7 +18,7 @@ const maxReasons = 128
 
 // counts are what a Gate counts.
 type counts struct {
-	refused [principal.Operator + 1][maxReasons]atomic.Uint64
+	refused [principal.Proxy + 1][maxReasons]atomic.Uint64
 	// callers is replaced as a whole when one calls for the first time.
 	callers atomic.Pointer[map[principal.Principal]*caller]
 	others  caller

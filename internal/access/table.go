@@ -33,10 +33,11 @@ var ruleNames = [...]string{"no", "own", "granted", "yes"}
 func (r Rule) String() string { return ruleNames[r] }
 
 // rules are one for each role.
-type rules [principal.Operator + 1]Rule
+type rules [principal.Proxy + 1]Rule
 
+// row has what a client may do for proxies, too: these ask for clients, and by grants of their own.
 func row(root, coordinator, member, client, operator Rule) rules {
-	return rules{principal.Root: root, principal.Coordinator: coordinator, principal.Member: member, principal.Client: client, principal.Operator: operator}
+	return rules{principal.Root: root, principal.Coordinator: coordinator, principal.Member: member, principal.Client: client, principal.Operator: operator, principal.Proxy: client}
 }
 
 // calls are all that a gRPC server of the cluster answers, by full method.

@@ -12,6 +12,8 @@
 //     and that of its group. A process that cannot be ended is never said to be dead.
 //  4. Nothing is started again: its end is the end of Run, with its exit status.
 //  5. Who does not know the token is told nothing, and every body, queue and wait is bounded.
+//  6. With certificates, callers without one are told whether the process is ready, and nothing
+//     else; of the others the process is told the name, by no word of theirs. See Config.Serve.
 //
 // Admission of requests is the process's own: docs/callers.md says what it has to check.
 package sidecar

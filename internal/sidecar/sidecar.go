@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"sync"
@@ -32,6 +33,9 @@ type Config struct {
 	// address on loopback. With Poll it asks instead.
 	App  string
 	Poll bool
+	// Serve is the address at which callers come with certificates, those of Member.TLS: their
+	// requests are passed on to App. Empty: the process itself takes them.
+	Serve string
 	// Control is the address of the port that the process asks, and Token what guards it;
 	// empty: one that is made for the Command.
 	Control, Token string
@@ -72,6 +76,7 @@ type sidecar struct {
 	cfg     Config
 	log     hclog.Logger
 	process *process // nil: it is not ours
+	base    *url.URL // where it listens
 	app     *app     // nil: it polls
 	polls   *polls
 	handler *handler
@@ -124,6 +129,13 @@ func Run(ctx context.Context, cfg Config) error {
 	defer died() // before what waits for it is joined
 	defer server.Close()
 	beside.Go(func() { _ = server.Serve(listen.Limit(lis, maxConnections)) })
+	if cfg.Serve != "" {
+		end, err := s.listenForCallers()
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	url := "http://" + lis.Addr().String()
 	if len(cfg.Command) > 0 {
 		env := []string{"NOKV_SIDECAR_URL=" + url, "NOKV_SIDECAR_TOKEN=" + s.cfg.Token, "NOKV_MEMBER_ID=" + cfg.Member.ID, "NOKV_MEMBER_ADDRESS=" + cfg.Member.Address}
@@ -140,12 +152,8 @@ func Run(ctx context.Context, cfg Config) error {
 	return s.live(ctx, life, &beside)
 }
 
-// findApp says how the process is asked.
+// findApp says where the process listens, and how it is asked.
 func (s *sidecar) findApp() error {
-	if s.cfg.Poll {
-		s.polls = newPolls(time.Now)
-		return nil
-	}
 	where := s.cfg.App
 	if where == "" {
 		_, port, err := net.SplitHostPort(s.cfg.Member.Address)
@@ -154,11 +162,15 @@ func (s *sidecar) findApp() error {
 		}
 		where = net.JoinHostPort("127.0.0.1", port)
 	}
-	base, err := checkBase(where, s.cfg.Anywhere)
-	if err != nil {
+	var err error
+	if s.base, err = checkBase(where, s.cfg.Anywhere); err != nil {
 		return fmt.Errorf("the address of the process: %w", err)
 	}
-	s.app = newApp(base, s.cfg.Token)
+	if s.cfg.Poll {
+		s.polls = newPolls(time.Now)
+	} else {
+		s.app = newApp(s.base, s.cfg.Token)
+	}
 	return nil
 }
 

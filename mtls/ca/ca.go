@@ -145,8 +145,9 @@ type Request struct {
 	Role principal.Role
 	// Name of the principal; a root peer's is its node id.
 	Name string
-	// Hosts are names and addresses by which browsers reach it; localhost is always
-	// among those of a process that listens. Others look at the principal alone.
+	// Hosts are names and addresses by which others' programs reach it, as curl and browsers
+	// do; localhost is always among those of a process that listens. Processes of the cluster
+	// look at the principal alone.
 	Hosts []string
 	// Life is how long it is valid, though not longer than the authority; default
 	// DefaultLife.
@@ -218,7 +219,7 @@ func (r Request) Check() error {
 
 // Listens says whether principals of a role are dialled.
 func Listens(r principal.Role) bool {
-	return r == principal.Root || r == principal.Coordinator || r == principal.Member
+	return r == principal.Root || r == principal.Coordinator || r == principal.Member || r == principal.Proxy
 }
 
 func hosts(r Request) (names []string, ips []net.IP, err error) {

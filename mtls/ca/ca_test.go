@@ -48,6 +48,7 @@ func TestIssue(t *testing.T) {
 	}{
 		{Request{Role: principal.Root, Name: "1", Hosts: []string{"10.1.2.3", "db.example", "localhost", "*.db.example"}}, []string{"localhost", "db.example", "*.db.example", "127.0.0.1", "::1", "10.1.2.3"}, DefaultLife},
 		{Request{Role: principal.Member, Name: "m-1_2.x", Life: time.Hour}, []string{"localhost", "127.0.0.1", "::1"}, time.Hour},
+		{Request{Role: principal.Proxy, Name: "web", Hosts: []string{"web.example"}}, []string{"localhost", "web.example", "127.0.0.1", "::1"}, DefaultLife},
 		{Request{Role: principal.Operator, Name: "o", Life: 9 * DefaultAuthorityLife}, []string{}, DefaultAuthorityLife},
 	} {
 		dir, p := issued(t, a, o.r, now)

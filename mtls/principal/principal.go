@@ -28,12 +28,14 @@ const (
 	Member
 	Client
 	Operator
+	// Proxy stands between callers and members: it may what a Client may, and is dialled.
+	Proxy
 )
 
 // Roles are all of them, without None.
-var Roles = []Role{Root, Coordinator, Member, Client, Operator}
+var Roles = []Role{Root, Coordinator, Member, Client, Operator, Proxy}
 
-var roleNames = [...]string{"none", "root", "coordinator", "member", "client", "operator"}
+var roleNames = [...]string{"none", "root", "coordinator", "member", "client", "operator", "proxy"}
 
 // String is the word that stands in certificates.
 func (r Role) String() string {
@@ -50,7 +52,7 @@ func ParseRole(s string) (Role, error) {
 			return r, nil
 		}
 	}
-	return None, fmt.Errorf("role %q: use root, coordinator, member, client or operator", s)
+	return None, fmt.Errorf("role %q: use root, coordinator, member, client, proxy or operator", s)
 }
 
 // Scheme is that of the URI which names a principal.

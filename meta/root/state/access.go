@@ -13,6 +13,7 @@ import (
 // Roles as principals name them. Operators, coordinators and roots need no grant.
 const (
 	roleClient      = "client"
+	roleProxy       = "proxy"
 	roleMember      = "member"
 	roleOperator    = "operator"
 	roleCoordinator = "coordinator"
@@ -140,7 +141,7 @@ type Access struct {
 
 // Access judges whether the principal ROLE/NAME may do verb to a keyspace.
 // Operators, coordinators and roots may everything. A keyspace that no grant names
-// is open: clients and members may read and claim there, members own regions, and nothing
+// is open: clients, proxies and members may read and claim there, members own regions, and nothing
 // else. One that is named by any is for those who are named, with the verbs that they were
 // given; host, publish and admin imply read.
 // What a member may do because it owns a region is not judged here. It allocates
@@ -149,7 +150,7 @@ func (s *State) Access(role, name string, verb rootv1.Verb, keyspace string) Acc
 	switch role {
 	case roleOperator, roleCoordinator, roleRoot:
 		return Access{Allowed: true}
-	case roleClient, roleMember:
+	case roleClient, roleProxy, roleMember:
 	default:
 		return Access{}
 	}
@@ -319,8 +320,8 @@ func checkGrantNames(principal, keyspace string) *rootv1.ErrorDetail {
 	if d := CheckPrincipal(principal); d != nil {
 		return d
 	}
-	if role, _, _ := strings.Cut(principal, "/"); role != roleClient && role != roleMember {
-		return invalid("a grant is for client/NAME or member/NAME, not %q: the others need none", clip(principal))
+	if role, _, _ := strings.Cut(principal, "/"); role != roleClient && role != roleProxy && role != roleMember {
+		return invalid("a grant is for client/NAME, proxy/NAME or member/NAME, not %q: the others need none", clip(principal))
 	}
 	if keyspace == "*" {
 		return nil
@@ -339,9 +340,9 @@ func checkGrantNames(principal, keyspace string) *rootv1.ErrorDetail {
 func CheckPrincipal(s string) *rootv1.ErrorDetail {
 	role, name, _ := strings.Cut(s, "/")
 	p := patternOf(name)
-	known := slices.Contains([]string{roleClient, roleMember, roleOperator, roleCoordinator, roleRoot}, role)
+	known := slices.Contains([]string{roleClient, roleProxy, roleMember, roleOperator, roleCoordinator, roleRoot}, role)
 	if !known || len(p.text) > MaxPrincipalNameBytes || p.text == "" && !p.prefix {
-		return invalid("%q is no ROLE/NAME: ROLE is client, member, coordinator, operator or root, NAME has 1 to %d bytes and may end in *", clip(s), MaxPrincipalNameBytes)
+		return invalid("%q is no ROLE/NAME: ROLE is client, proxy, member, coordinator, operator or root, NAME has 1 to %d bytes and may end in *", clip(s), MaxPrincipalNameBytes)
 	}
 	for i := range len(p.text) {
 		c := p.text[i]

@@ -7,19 +7,20 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// judgeActor judges again what a member or client may change by what it owns or was
+// judgeActor judges again what a member, client or proxy may change by what it owns or was
 // granted: since the command was let into the log an owner may have changed, or a grant
 // been taken back. What no change of state can take back whoever took the call has judged.
 func (t *turn) judgeActor(e *rootv1.Event) *rootv1.ErrorDetail {
 	role, name, _ := strings.Cut(t.actor, "/")
+	client := role == roleClient || role == roleProxy
 	switch {
 	case role == roleMember && changesRegions(e) && !(t.Owns(name, e) && t.HostsAll(name, e)):
 		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is not its own, or in no keyspace where it may own regions", t.actor)
 	case role == roleCoordinator && e.GetTransitionCompleted() != nil && !t.byEra:
 		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s may complete a transition in an era that it holds, and in no other", t.actor)
-	case role == roleClient && !t.granted(name, e):
+	case client && !t.granted(role, name, e):
 		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is in no keyspace where it has a grant of %s", t.actor, verbWords[VerbOf(e)])
-	case role == roleClient && t.givenAway(e):
+	case client && t.givenAway(e):
 		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "%s may plan this and not complete it: an owner acts for the region, and it, the holder of the Tenure or an operator says how far it got", t.actor)
 	}
 	return nil
@@ -33,17 +34,17 @@ func (s *State) HostsAll(name string, e *rootv1.Event) bool {
 // InTurn says that an event of a role is judged when it applies, by what the events
 // before it in its command have made.
 func InTurn(role string, e *rootv1.Event) bool {
-	return role == roleClient || role == roleMember && changesRegions(e)
+	return role == roleClient || role == roleProxy || role == roleMember && changesRegions(e)
 }
 
 var verbWords = map[rootv1.Verb]string{rootv1.Verb_VERB_PUBLISH: "publish", rootv1.Verb_VERB_ADMIN: "admin"}
 
-// granted says whether a client has the grants that an event takes, of each keyspace
+// granted says whether a client or proxy has the grants that an event takes, of each keyspace
 // that it changes.
-func (s *State) granted(name string, e *rootv1.Event) bool {
+func (s *State) granted(role, name string, e *rootv1.Event) bool {
 	keyspaces := s.KeyspacesOf(e)
 	return len(keyspaces) > 0 && !slices.ContainsFunc(keyspaces, func(keyspace string) bool {
-		return keyspace == "" || !s.May(roleClient, name, VerbOf(e), keyspace)
+		return keyspace == "" || !s.May(role, name, VerbOf(e), keyspace)
 	})
 }
 

@@ -32,6 +32,8 @@ func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
 		"its own doing":                     {by("member/m1", region5(2, "m2")), by("member/m1", region5(3, "m1")), denied},
 		"a grant":                           {nil, by("client/a", removed), fine},
 		"no grant":                          {nil, by("client/b", removed), denied},
+		"a proxy's grant":                   {nil, by("proxy/p", removed), fine},
+		"a client's grant is no proxy's":    {nil, by("proxy/a", removed), denied},
 		"a grant that is gone":              {by("operator/o", revoked), by("client/a", removed), denied},
 		"what is gone":                      {by("operator/o", removed), by("client/a", removed), denied},
 		"an operator":                       {by("operator/o", revoked), by("operator/o", removed), fine},
@@ -50,6 +52,7 @@ func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
 			m.must(joinedAs("m2"))
 			m.must(region5(1, "m1"))
 			m.must(granted("client/a", "default", rootv1.Verb_VERB_PUBLISH))
+			m.must(granted("proxy/p", "default", rootv1.Verb_VERB_PUBLISH))
 			m.must(granted("member/m1", "default", rootv1.Verb_VERB_HOST))
 			m.must(granted("member/m2", "default", rootv1.Verb_VERB_HOST))
 			entry := []*rootv1.Command{c.then}

@@ -1,0 +1,125 @@
+package sidecar
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"path"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nokv/nokv/internal/listen"
+	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/principal"
+	"github.com/nokv/nokv/router"
+)
+
+// Bounds of callers' connections, and of those to the process: one that nobody uses is kept for less time
+// than programs keep theirs, which would else end while a request is on its way.
+const (
+	callerHeaders     = 5 * time.Second
+	callerIdle        = 2 * time.Minute
+	callerHeaderBytes = 64 << 10
+	keptFor           = time.Second
+	maxKept           = 256
+	// lastWords is the time that answers have to leave when the process is dead.
+	lastWords = time.Second
+)
+
+// listenForCallers ends TLS for the process: callers come here with certificates, and what they ask is passed on
+// to it in plain text on this machine. It ends with the process.
+func (s *sidecar) listenForCallers() (end func(), err error) {
+	certs := s.cfg.Member.TLS
+	lis, err := net.Listen("tcp", s.cfg.Serve)
+	if err != nil {
+		return nil, fmt.Errorf("listen for callers: %w", err)
+	}
+	server := &http.Server{
+		Handler: certs.HandlerOpen(s.guarded(certs, s.pass(certs))), TLSConfig: certs.HTTPOpen(),
+		ReadHeaderTimeout: callerHeaders, IdleTimeout: callerIdle, MaxHeaderBytes: callerHeaderBytes,
+		ErrorLog: s.log.Named("callers").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.ServeTLS(listen.Limit(lis, listen.Connections()/2), "", "") // the other half is to the process
+	}()
+	s.log.Info("callers are taken by TLS", "addr", lis.Addr(), "process", s.base.Host)
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close()
+		}
+		<-done
+	}, nil
+}
+
+// guarded keeps callers from what is the sidecar's to ask, and lets none in without a certificate of the cluster.
+// Whether the process is ready is told to everybody: probes of platforms have no certificate.
+func (s *sidecar) guarded(certs *mtls.Source, h http.Handler) http.Handler {
+	own, known := path.Join("/", s.base.Path, "nokv"), certs.Handler(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch asks := r.Method == http.MethodGet || r.Method == http.MethodHead; {
+		case asks && r.URL.Path == own+"/ready":
+			h.ServeHTTP(w, r)
+		case strings.HasPrefix(path.Clean("/"+r.URL.Path)+"/", own+"/"):
+			http.NotFound(w, r)
+		default:
+			known.ServeHTTP(w, r)
+		}
+	})
+}
+
+// pass passes requests on to the process, with the name of whoever asks.
+func (s *sidecar) pass(certs *mtls.Source) http.Handler {
+	return &httputil.ReverseProxy{
+		FlushInterval: -1,
+		Transport: &http.Transport{
+			DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, DisableCompression: true, MaxResponseHeaderBytes: callerHeaderBytes,
+			IdleConnTimeout: keptFor, MaxIdleConnsPerHost: maxKept,
+		},
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", s.base.Host
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came, not as it was understood
+			r.Out.Trailer = r.In.Trailer           // into which the values come behind the body
+			who := certs.CallerOf(r.In)
+			caller := cmp.Or(who.Actor(), "nobody")
+			if who.Role == principal.Proxy { // it has judged whose request this is
+				caller = cmp.Or(r.In.Header.Get(router.HeaderCaller), caller)
+				r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
+			}
+			maps.DeleteFunc(r.Out.Header, namesCaller)
+			r.Out.Header.Set(router.HeaderCaller, caller)
+			r.SetXForwarded()
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			s.log.Debug("a caller has no answer of the process", "path", r.URL.Path, "err", err)
+			if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+				(&router.Refusal{Kind: router.NotOwned, Said: "the process does not listen: it is about to, or has ended"}).WriteHTTP(w)
+				return
+			}
+			panic(http.ErrAbortHandler) // as where the process itself breaks the connection off: what became of it is not known
+		},
+		ErrorLog: s.log.Named("callers").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
+}
+
+// namesCaller says whether a program may take a header for router.HeaderCaller: some take _ for -.
+func namesCaller(name string, _ []string) bool {
+	letters := strings.Map(func(c rune) rune {
+		if unicode.IsLetter(c) {
+			return unicode.ToLower(c)
+		}
+		return -1
+	}, name)
+	return letters == "nokvcaller"
+}
