@@ -27,6 +27,10 @@ type Config struct {
 	Registry Registry
 	// Pins finds the target of LookupLockAndProxy. nil: that refuses.
 	Pins Pins
+	// Callers judges who asks: for read, for claim where ClaimOnMiss has regions made, and for
+	// publish where the Registry changes something. Members are told the name, in
+	// router.HeaderCaller. nil: everybody may what the Router may, and members are not told.
+	Callers Callers
 
 	// TLS dials members with certificates, by https. nil: by http.
 	TLS *mtls.Source
@@ -73,6 +77,8 @@ type Result struct {
 	// Tag is one of the constants below.
 	Tag Tag
 	Key []byte
+	// Caller is ROLE/NAME of who asked, or nobody; empty without Config.Callers.
+	Caller string
 	// Target asked last; zero: none was.
 	Target router.Target
 	// Status that the caller was told; 0: none, the caller went away first.
@@ -91,8 +97,8 @@ type Tag string
 
 // The tags. Hit, OrphanReassigned and NotFound are those of lookups; Spawned,
 // Unavailable and UpstreamError of PickAndRegister; Deregistered, DeregisteredDeadPod,
-// NotFound and UpstreamError of LookupAndDeregister; Hit and NotFound of pins. BadRequest
-// and Canceled may be of all.
+// NotFound and UpstreamError of LookupAndDeregister; Hit and NotFound of pins. BadRequest,
+// Forbidden and Canceled may be of all.
 const (
 	Hit                 Tag = "hit"
 	OrphanReassigned    Tag = "orphan_reassigned"
@@ -103,11 +109,12 @@ const (
 	Deregistered        Tag = "deregistered"
 	DeregisteredDeadPod Tag = "deregistered_dead_pod"
 	BadRequest          Tag = "bad_request"
+	Forbidden           Tag = "forbidden"
 	Canceled            Tag = "canceled"
 )
 
 // Tags are all of them.
-var Tags = []Tag{Hit, OrphanReassigned, NotFound, Spawned, Unavailable, UpstreamError, Deregistered, DeregisteredDeadPod, BadRequest, Canceled}
+var Tags = []Tag{Hit, OrphanReassigned, NotFound, Spawned, Unavailable, UpstreamError, Deregistered, DeregisteredDeadPod, BadRequest, Forbidden, Canceled}
 
 // Validate says what is wrong with a Config. Zero values are not wrong, but those of
 // Router and Key.

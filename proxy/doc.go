@@ -22,6 +22,10 @@
 //     messages with code 1012; by Close with 1001.
 //  6. Callers can neither say who they are to members in forwarding headers, nor which
 //     epoch they are at: these are made anew. What is Reserved passes neither way.
+//  7. With Config.Callers nobody gets by it what the grants do not give: each request is judged
+//     by whose it is, by grants that are half a second old at most while coordinators answer, and 10 s
+//     while none does.
 //
-// Who may ask, and the listener with its limits of headers and time, are left to the caller.
+// The listener with its limits of headers and time is left to the caller, and so is who may ask
+// without Config.Callers.
 package proxy

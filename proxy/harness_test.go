@@ -24,7 +24,9 @@ import (
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 )
 
@@ -35,6 +37,7 @@ type world struct {
 	t      testing.TB
 	lan    *lan // nil: members listen at ports of the machine
 	router *router.Router
+	client *client.Client
 	feed   chan *coordinatorv1.WatchRegionsResponse
 
 	mu       sync.Mutex
@@ -46,6 +49,8 @@ type world struct {
 	shown    *rootv1.Region
 	states   map[string]*rootv1.Member
 	wanted   chan struct{} // closed when m0 is asked for
+	judges   func(*coordinatorv1.CheckAccessRequest) bool
+	judged   int
 }
 
 func (w *world) says() *coordinatorv1.Disclosure {
@@ -61,6 +66,17 @@ func (w *world) Status(context.Context, *coordinatorv1.StatusRequest) (*coordina
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return &coordinatorv1.StatusResponse{Disclosure: w.says()}, nil
+}
+
+// CheckAccess implements the service by what the test says.
+func (w *world) CheckAccess(_ context.Context, req *coordinatorv1.CheckAccessRequest) (*coordinatorv1.CheckAccessResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judged++
+	if w.judges == nil {
+		return nil, status.Error(codes.Unavailable, "nobody knows")
+	}
+	return &coordinatorv1.CheckAccessResponse{Disclosure: w.says(), Allowed: w.judges(req), Why: "as the test says"}, nil
 }
 
 // RouteStream says what the watch has said last.
@@ -148,6 +164,7 @@ func startAt(t testing.TB, lan *lan, certs func(member int) *mtls.Source, member
 	})
 	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
+	w.client = c
 	w.router, err = router.New(router.Config{Client: c})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

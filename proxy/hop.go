@@ -274,6 +274,9 @@ func address(h http.Header, x *exchange, t router.Target) {
 		h.Set(HeaderRegion, strconv.FormatUint(uint64(t.Region.ID), 10))
 	}
 	h[HeaderKeyspace] = x.keyspace
+	if x.caller != nil {
+		h[router.HeaderCaller] = x.caller
+	}
 }
 
 // once keeps the transport from sending a request again by itself, which it does where it

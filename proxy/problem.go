@@ -51,6 +51,10 @@ func problemOf(err error) Problem {
 		q.Status, q.Reason, q.tag = http.StatusRequestEntityTooLarge, "body_too_large", BadRequest
 		return q
 	}
+	if _, ok := errors.AsType[*Denied](err); ok {
+		q.Status, q.Reason, q.tag = http.StatusForbidden, reason.Name(rootv1.Reason_REASON_PERMISSION_DENIED), Forbidden
+		return q
+	}
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		q.ofControlPlane(said)
 		return q

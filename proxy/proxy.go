@@ -18,6 +18,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
@@ -95,9 +96,11 @@ type exchange struct {
 	options    router.Options
 	key        []byte
 	keyspace   []string
-	kept       []byte // the body; nil: it is passed on as it comes
-	paced      *paced // the one that is passed on; nil: it may take its time, or is kept
-	fixed      bool   // target is asked, and nobody else
+	who        principal.Principal // of the caller
+	caller     []string            // its name, for the member; nil: nobody judges who asks
+	kept       []byte              // the body; nil: it is passed on as it comes
+	paced      *paced              // the one that is passed on; nil: it may take its time, or is kept
+	fixed      bool                // target is asked, and nobody else
 	target     router.Target
 	tries      int
 	reassigned bool
@@ -167,14 +170,17 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, do func(x *exchang
 		}
 		if p.cfg.OnResult != nil {
 			p.cfg.OnResult(Result{
-				Request: r, Tag: x.tag, Key: x.key, Target: x.target, Status: x.status, Tries: x.tries, Bytes: x.bytes, Duration: time.Since(begun), Err: x.err,
+				Request: r, Tag: x.tag, Key: x.key, Caller: strings.Join(x.caller, ""), Target: x.target, Status: x.status, Tries: x.tries, Bytes: x.bytes, Duration: time.Since(begun), Err: x.err,
 			})
 		}
 		if broke != nil {
 			panic(broke)
 		}
 	}()
-	err := do(x, r)
+	err := p.admit(x, r, rootv1.Verb_VERB_READ)
+	if err == nil {
+		err = do(x, r)
+	}
 	if err != nil {
 		p.fail(x, r, err)
 	}
@@ -333,7 +339,7 @@ func (p *Proxy) Lookup() http.Handler {
 			if x.key, err = p.keyOf(r); err != nil {
 				return err
 			}
-			x.options.ClaimOnMiss = p.cfg.ClaimOnMiss
+			x.options.ClaimOnMiss = p.cfg.ClaimOnMiss && p.admit(x, r, rootv1.Verb_VERB_CLAIM) == nil
 			if err := p.pass(x, r); err != nil {
 				return err
 			}

@@ -203,6 +203,9 @@ func (p *Proxy) PickAndRegister(made Made) http.Handler {
 			if p.cfg.Registry == nil {
 				return unset("Registry")
 			}
+			if err = p.admit(x, r, rootv1.Verb_VERB_PUBLISH); err != nil {
+				return err
+			}
 			if x.target, err = p.cfg.Registry.Pick(r.Context(), p.keyspace[0]); err != nil {
 				return err
 			}
@@ -241,6 +244,9 @@ func (p *Proxy) LookupAndDeregister(status int) http.Handler {
 		p.serve(w, r, func(x *exchange, r *http.Request) (err error) {
 			if p.cfg.Registry == nil {
 				return unset("Registry")
+			}
+			if err = p.admit(x, r, rootv1.Verb_VERB_PUBLISH); err != nil {
+				return err
 			}
 			if x.key, err = p.keyOf(r); err != nil {
 				return err

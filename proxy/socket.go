@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
@@ -18,6 +19,7 @@ import (
 // Close codes of RFC 6455.
 const (
 	closeGoingAway      = 1001
+	closePolicy         = 1008
 	closeServiceRestart = 1012
 )
 
@@ -52,7 +54,7 @@ func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*
 	k.all[s] = struct{}{}
 	k.wg.Add(1)
 	k.mu.Unlock()
-	key, target, options := x.key, x.target, x.options
+	key, target, options, who := x.key, x.target, x.options, x.who
 	options.ReassignOrphans, options.ClaimOnMiss = false, false
 	go func() {
 		defer k.wg.Done()
@@ -61,6 +63,11 @@ func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*
 			defer k.mu.Unlock()
 			delete(k.all, s)
 		}()
+		var judging sync.WaitGroup
+		defer judging.Wait()
+		if p.cfg.Callers != nil {
+			judging.Go(func() { s.judge(ctx, p, who) })
+		}
 		if key != nil {
 			s.follow(ctx, p.cfg.Router, key, options, target)
 		}
@@ -112,6 +119,23 @@ func (s *socket) follow(ctx context.Context, r *router.Router, key []byte, o rou
 		s.end(closeServiceRestart, "the region has moved: connect again")
 		return false
 	}) // else the socket is over, or the keyspace is not followed: New has seen to that
+}
+
+// judge ends a socket whose caller may not read the keyspace any more.
+func (s *socket) judge(ctx context.Context, p *Proxy, who principal.Principal) {
+	tick := time.NewTicker(verdictFor)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if _, denied := errors.AsType[*Denied](p.cfg.Callers.May(ctx, who, rootv1.Verb_VERB_READ, p.keyspace[0])); denied {
+			s.end(closePolicy, "the grant was taken back")
+			return
+		}
+	}
 }
 
 // ended says whether the member of a target has lost the key, by what is known now.

@@ -37,7 +37,8 @@ is idempotent, by its method or with an Idempotency-Key.
 A PATTERN is a path with {key} in it, such as /games/{key}/...: * is any segment, and
 /... whatever follows. With certificates, of the role proxy, members are asked by them, and
 the listener is https, for callers who have one of the cluster; with --plain, on this
-machine, it is http.
+machine, it is http, and callers are nobody. What the grants do not give a caller, a proxy
+does not do for it; members are told who asks, in Nokv-Caller.
 
 A request with a pin, in the header Nokv-Pin or the cookie nokv-pin, goes to the process
 that the pin names and to no other, and needs no key.
@@ -178,6 +179,13 @@ func (s *proxyServer) run(ctx context.Context, e *env) error {
 	if s.router, err = router.New(router.Config{Client: c, Keyspaces: []string{s.keyspace}, Hold: *s.hold, Logger: logger.Named("router")}); err != nil {
 		return usagef("%s", err)
 	}
+	var callers proxy.Callers
+	switch { // without certificates there are no grants
+	case tls:
+		callers = proxy.NewCallers(c, t.certs)
+	case t.certs != nil: // and whoever is on this machine is nobody to it
+		callers = proxy.NewCallers(c, nil)
+	}
 	lines := newSink(e.stdout)
 	defer lines.close()
 	s.tags = map[proxy.Tag]*atomic.Uint64{}
@@ -185,7 +193,7 @@ func (s *proxyServer) run(ctx context.Context, e *env) error {
 		s.tags[tag] = new(atomic.Uint64)
 	}
 	if s.proxy, err = proxy.New(proxy.Config{
-		Router: s.router, Key: key, Pins: proxy.NewPins(s.router, s.keyspace), ClaimOnMiss: s.claim, TLS: t.certs, H2C: s.h2c, Timeout: *s.timeout, BodySilence: *s.silence, Hold: *s.hold, MaxBody: s.maxBody,
+		Router: s.router, Key: key, Pins: proxy.NewPins(s.router, s.keyspace), Callers: callers, ClaimOnMiss: s.claim, TLS: t.certs, H2C: s.h2c, Timeout: *s.timeout, BodySilence: *s.silence, Hold: *s.hold, MaxBody: s.maxBody,
 		TrustForwarded: s.trust, OnResult: func(r proxy.Result) { s.over(lines, r) }, Logger: logger,
 	}); err != nil {
 		return usagef("%s", err)
@@ -293,6 +301,7 @@ type proxyLine struct {
 	Status    int       `json:"status"`
 	Result    string    `json:"result"`
 	Key       string    `json:"key,omitempty"`
+	Caller    string    `json:"caller,omitempty"`
 	Member    string    `json:"member,omitempty"`
 	Epoch     string    `json:"epoch,omitempty"`
 	Tries     int       `json:"tries"`
@@ -320,7 +329,7 @@ func (s *proxyServer) over(lines io.Writer, r proxy.Result) {
 	}
 	line := proxyLine{
 		Time: time.Now(), Method: logged(r.Request.Method), Path: logged(r.Request.URL.EscapedPath()), Status: r.Status, Result: string(r.Tag),
-		Key: logged(showKey(r.Key)), Member: string(r.Target.Member), Tries: r.Tries, Micros: r.Duration.Microseconds(), BytesSent: r.Bytes, Remote: r.Request.RemoteAddr,
+		Key: logged(showKey(r.Key)), Caller: r.Caller, Member: string(r.Target.Member), Tries: r.Tries, Micros: r.Duration.Microseconds(), BytesSent: r.Bytes, Remote: r.Request.RemoteAddr,
 	}
 	if r.Tries > 0 {
 		line.Epoch = r.Target.Epoch.String()

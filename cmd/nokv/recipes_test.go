@@ -154,6 +154,28 @@ func (r *recipe) walk(t *testing.T) {
 	if err := answers200(t, curl...); err == nil {
 		t.Error("who shows no certificate is answered")
 	}
+	// The proxy lends nobody its authority: where grants close the keyspace, its own does not let its callers in.
+	operate := func(args ...string) {
+		t.Helper()
+		args = append(args, "--certs", filepath.Join(dir, "certs/operator-alice"), "--coordinator-addr", r.coordinator)
+		if did := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args}); did.Code != 0 {
+			t.Fatalf("nokv %q: %s", args, did.Stderr)
+		}
+	}
+	for _, grant := range [][]string{{"member/*", "host"}, {"proxy/*", "read,claim"}} {
+		operate("access", "grant", grant[0], grant[1], "games")
+	}
+	denied := func() error {
+		if err := answers200(t, known...); err == nil || !strings.Contains(err.Error(), "client/web may not read") || !strings.HasSuffix(err.Error(), "403") {
+			return fmt.Errorf("a caller whom no grant names is told: %v", err)
+		}
+		return nil
+	}
+	proctest.Eventually(t, hostedWithin, denied)
+	operate("access", "grant", "client/web", "read", "games")
+	proctest.Eventually(t, hostedWithin, func() error { return answers200(t, known...) })
+	operate("access", "revoke", "client/web", "games")
+	proctest.Eventually(t, hostedWithin, denied)
 }
 
 // answers200 says what is wrong with what a program says of its request: an answer of the counter, and the status behind it.

@@ -139,9 +139,12 @@ func (s *Server) ListGrants(ctx context.Context, req *coordinatorv1.ListGrantsRe
 	return resp, nil
 }
 
+// nobody is a principal of CheckAccess: a caller whom nothing names.
+const nobody = "nobody"
+
 // CheckAccess implements coordinatorv1.CoordinatorServer.
 func (s *Server) CheckAccess(ctx context.Context, req *coordinatorv1.CheckAccessRequest) (*coordinatorv1.CheckAccessResponse, error) {
-	if d := state.CheckPrincipal(req.GetPrincipal()); d != nil || strings.HasSuffix(req.GetPrincipal(), "*") {
+	if d := state.CheckPrincipal(req.GetPrincipal()); req.GetPrincipal() != nobody && (d != nil || strings.HasSuffix(req.GetPrincipal(), "*")) {
 		return nil, invalid("principal", "%.64q is no ROLE/NAME of one principal", req.GetPrincipal())
 	}
 	if v := req.GetVerb(); v < rootv1.Verb_VERB_READ || v > rootv1.Verb_VERB_HOST {
@@ -156,6 +159,10 @@ func (s *Server) CheckAccess(ctx context.Context, req *coordinatorv1.CheckAccess
 	}
 	role, name, _ := strings.Cut(req.GetPrincipal(), "/")
 	a := v.state.Access(role, name, req.GetVerb(), req.GetKeyspace())
+	if role == nobody { // as a client that no grant names, not even one for all clients
+		role, a = "client", v.state.Access("client", "", req.GetVerb(), req.GetKeyspace())
+		a.Allowed, a.Grant = a.Allowed && !a.Closed, nil
+	}
 	return &coordinatorv1.CheckAccessResponse{Allowed: a.Allowed, Grant: a.Grant, Why: whyAccess(role, req.GetVerb(), req.GetKeyspace(), a), Disclosure: v.disclosure()}, nil
 }
 

@@ -18,6 +18,37 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
+// A proxy asks what its callers may do: of one whom no certificate names, too, whom no grant lets in, not even one for
+// every client.
+func TestProxiesAskWhatTheirCallersMay(t *testing.T) {
+	w := secureWorld(t)
+	operator, proxy := w.caller(t, impersonate.Client(impersonate.Named(principal.Operator, "o"))), w.caller(t, impersonate.Client(impersonate.Named(principal.Proxy, "p")))
+	ctx := within(t)
+	if _, err := operator.GrantAccess(ctx, "client/*", "closed", rootv1.Verb_VERB_READ); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		who, keyspace string
+		verb          rootv1.Verb
+		want          bool
+	}{
+		{"client/a", "closed", rootv1.Verb_VERB_READ, true},
+		{"client/a", "closed", rootv1.Verb_VERB_CLAIM, false},
+		{"proxy/p", "closed", rootv1.Verb_VERB_READ, false},
+		{"nobody", "closed", rootv1.Verb_VERB_READ, false},
+		{"nobody", "open", rootv1.Verb_VERB_READ, true},
+		{"nobody", "open", rootv1.Verb_VERB_CLAIM, true},
+		{"nobody", "open", rootv1.Verb_VERB_PUBLISH, false},
+	} {
+		if a, err := proxy.CheckAccess(ctx, c.who, c.verb, c.keyspace, client.Strong()); err != nil || a.GetAllowed() != c.want || a.GetWhy() == "" || a.GetGrant() != nil && c.who == "nobody" {
+			t.Errorf("%s, %s in %s: %v, %v", c.who, c.verb, c.keyspace, a, err)
+		}
+	}
+	if _, err := w.caller(t, impersonate.Client(impersonate.Named(principal.Client, "a"))).CheckAccess(ctx, "client/a", rootv1.Verb_VERB_READ, "open"); !errors.Is(err, client.ErrPermissionDenied) {
+		t.Errorf("a client asks for itself: %v", err)
+	}
+}
+
 // Grants are made, listed page by page, asked for and taken back by the Go client.
 func TestGrantsByTheGoClient(t *testing.T) {
 	w := secureWorld(t)

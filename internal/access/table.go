@@ -40,6 +40,12 @@ func row(root, coordinator, member, client, operator Rule) rules {
 	return rules{principal.Root: root, principal.Coordinator: coordinator, principal.Member: member, principal.Client: client, principal.Operator: operator, principal.Proxy: client}
 }
 
+// byProxies is a row of what proxies may, too.
+func byProxies(r rules) rules {
+	r[principal.Proxy] = Allowed
+	return r
+}
+
 // calls are all that a gRPC server of the cluster answers, by full method.
 // Columns: root, coordinator, member, client, operator.
 var calls = map[string]rules{
@@ -100,7 +106,7 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_GrantAccess_FullMethodName:  row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RevokeAccess_FullMethodName: row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_ListGrants_FullMethodName:   row(No, No, No, No, Allowed),
-	coordinatorv1.Coordinator_CheckAccess_FullMethodName:  row(No, No, No, No, Allowed),
+	coordinatorv1.Coordinator_CheckAccess_FullMethodName:  byProxies(row(No, No, No, No, Allowed)), // about whoever asks them
 
 	coordinatorv1.Coordinator_CreateToken_FullMethodName:    row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RevokeToken_FullMethodName:    row(No, No, No, No, Allowed),

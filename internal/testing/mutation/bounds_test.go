@@ -118,6 +118,11 @@ var bounds = []mutation{
 		[]string{certs},
 	},
 	{
+		16, "a proxy lends its authority", "proxy/proxy.go",
+		"err := p.admit(x, r, rootv1.Verb_VERB_READ)", "err := error(nil)",
+		[]string{"./proxy"},
+	},
+	{
 		16, "an own certificate that has ended is used", "mtls/credentials.go",
 		"if now.Before(b.expires) {", "if now.Before(b.expires) || true {",
 		[]string{certs},
