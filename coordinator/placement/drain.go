@@ -109,8 +109,9 @@ func (p *planner) taking(id state.MemberID) int {
 	return p.Moves.Takes(id) + p.Busy.takes(id) + p.takes[id]
 }
 
-// leave begins to take a region off an owner that drains, or does not serve it. A reason says that no other
-// region of the keyspace can be.
+// leave begins to take a region off an owner that drains, or does not serve it. A shared one gets another
+// owner first where too few would be left; if nobody can be one, those that stay are enough. A reason says
+// that no other region of the keyspace can be.
 func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) Why {
 	from, _ = r.Owner(from.Member)
 	if p.under(from.Member) >= w.most {
@@ -120,24 +121,51 @@ func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) 
 		Kind: PlanMove, From: from, PrepareMax: w.prepare, Deadline: k.deadline,
 		Reason: w.reason,
 	}
-	others := func(o state.Owner) bool { return o != from && p.stays(o) }
+	others := p.stays
 	if w.reason == rootv1.OperationReason_OPERATION_REASON_NOT_SERVED {
-		others = func(o state.Owner) bool { return o != from && p.serves(r, o) }
+		others = func(o state.Owner) bool { return p.serves(r, o) }
 	}
-	if k.shared() && slices.ContainsFunc(r.Owners, others) {
-		o.Kind = RemoveOwner
-	} else {
-		to, why := p.target(k, r, -1, true, w.most)
-		if to == nil {
+	stay := 0
+	if k.shared() {
+		stay = besides(r, from, others)
+	}
+	var to *candidate
+	if stay < k.needed(w.reason) {
+		var why Why
+		if to, why = p.target(k, r, -1, true, w.most); to == nil && (stay == 0 || why == TooManyMoves) {
 			return why
 		}
+	}
+	switch {
+	case to == nil:
+		o.Kind = RemoveOwner
+	case k.shared() && len(r.Owners) < min(k.maxOwners, state.MaxOwners):
+		o.Kind = AddOwner
+	}
+	if to != nil {
 		o.To = to.owner()
-		if k.shared() && len(r.Owners) < min(k.maxOwners, state.MaxOwners) {
-			o.Kind = AddOwner
-		}
 		p.takes[to.id]++
 	}
 	p.gives[from.Member]++
 	p.do(r, o)
 	return 0
+}
+
+// besides is how many owners of a region, but for one, are so.
+func besides(r *state.Region, but state.Owner, so func(state.Owner) bool) (n int) {
+	for _, o := range r.Owners {
+		if o.Member != but.Member && so(o) {
+			n++
+		}
+	}
+	return n
+}
+
+// needed is how many owners are to be left when one goes because of a reason: from one that does not serve
+// nobody expects anything, so that one that does is enough.
+func (k *settings) needed(reason rootv1.OperationReason) int {
+	if reason == rootv1.OperationReason_OPERATION_REASON_NOT_SERVED {
+		return 1
+	}
+	return max(k.policy.OwnersMin, 1)
 }

@@ -155,13 +155,13 @@ func (p *planner) stepAdd(x *passage) bool {
 	case p.over(x, x.deadline()):
 		p.cancel(x, "its deadline has passed")
 	default:
-		p.wait(x, NotReady, x.prepareMax(), x.deadline())
+		p.wait(x, NotReady, p.prepareMax(x), x.deadline())
 	}
 	return true
 }
 
 // stepRemove ends an owner's share when it has let go, or is gone; of a shared region
-// also when another one serves, or time enough has passed for it.
+// also when enough of those that stay serve, or time enough has passed for that.
 func (p *planner) stepRemove(x *passage) bool {
 	_, done := p.told(x, x.from, released)
 	if !done && !p.alive(x.from) {
@@ -170,7 +170,9 @@ func (p *planner) stepRemove(x *passage) bool {
 		}
 	}
 	if x.k.shared() {
-		done = done || p.over(x, x.prepareMax()) || slices.ContainsFunc(x.region.Owners, func(o state.Owner) bool { return o != x.from && p.serves(x.region, o) })
+		serve := besides(x.region, x.from, func(o state.Owner) bool { return p.serves(x.region, o) })
+		enough := min(x.k.needed(x.t.GetCause()), besides(x.region, x.from, p.stays))
+		done = done || p.over(x, x.prepareMax()) || serve > 0 && serve >= enough
 	}
 	switch {
 	case done:
@@ -204,14 +206,20 @@ func (p *planner) failsToPrepare(x *passage) bool {
 	return said && last.Failed && x.t.GetCause() != rootv1.OperationReason_OPERATION_REASON_NOT_SERVED
 }
 
-// prepareMax is the passage's own, but for a move that was under way when its old owner
-// said that its process ends: half of the time that it has to give everything away.
+// prepareMax is the passage's own, but where an owner that gives the region away, or is to, said that its
+// process ends: half of the time that it had for that then, or when the change was planned.
 func (p *planner) prepareMax(x *passage) time.Duration {
-	most := x.prepareMax()
-	if l, ends := p.Leaves[x.from.Member]; ends && x.seen < l.Said {
-		half := l.Said.Add(l.enough().Sub(l.Said) / 2).Sub(x.seen)
-		if most == 0 || half < most {
-			return half
+	most, gives := x.prepareMax(), []state.Owner{x.from}
+	if x.t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER {
+		gives = x.region.Owners
+	}
+	for _, o := range gives {
+		if l, ends := p.Leaves[o.Member]; ends {
+			begins := max(x.seen, l.Said)
+			half := max(begins.Add(l.enough().Sub(begins)/2).Sub(x.seen), time.Millisecond)
+			if most == 0 || half < most {
+				most = half
+			}
 		}
 	}
 	return most

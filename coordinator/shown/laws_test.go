@@ -175,8 +175,17 @@ func expected(st *state.State, id string, incarnation uint64) map[uint64]*coordi
 					move.Role, peer, move.ReleaseNow = coordinatorv1.MoveRole_MOVE_ROLE_GIVES, tr.GetOwner(), tr.GetReadyAt() != nil
 				case tr.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER && self(tr.GetOwner()):
 					move.Role = coordinatorv1.MoveRole_MOVE_ROLE_TAKES
+					for _, stays := range []bool{true, false} {
+						for _, o := range r.Proto().GetOwners() {
+							of := st.Member(state.MemberID(o.GetMemberId()))
+							acts := of.GetIncarnation() == o.GetIncarnation() && of.GetState() != rootv1.MemberState_MEMBER_STATE_FAILED
+							if peer == nil && acts && (!stays || of.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE) {
+								peer = o
+							}
+						}
+					}
 				case tr.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER && owns && tr.GetOwner().GetMemberId() == id:
-					move.Role, move.ReleaseNow = coordinatorv1.MoveRole_MOVE_ROLE_GIVES, true
+					move.Role, move.ReleaseNow = coordinatorv1.MoveRole_MOVE_ROLE_GIVES, k.GetSettings().GetOwnership().GetMaxOwners() < 2
 				case (merge || tr.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_SPLIT) && owns && k.GetSettings().GetOwnership().GetMaxOwners() < 2:
 					move.Role, move.ReleaseNow = coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES, true
 					if merge {

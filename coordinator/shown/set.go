@@ -156,7 +156,7 @@ func (s *Stream) look(st *state.State, id state.RegionID) (v view) {
 		}
 	case rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER:
 		if self(p.GetOwner()) {
-			v.shown, v.move, v.role = true, p, coordinatorv1.MoveRole_MOVE_ROLE_TAKES
+			v.shown, v.move, v.role, v.peer = true, p, coordinatorv1.MoveRole_MOVE_ROLE_TAKES, source(st, r)
 		}
 	case rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER:
 		if v.shown && p.GetOwner().GetMemberId() == string(s.member) {
@@ -166,10 +166,26 @@ func (s *Stream) look(st *state.State, id state.RegionID) (v view) {
 	return v
 }
 
-// releaseNow: nobody is waited for any more.
+// source is the owner of a shared region that one more fetches it from: the first that stays, or else the
+// first that may act; nil: there is none.
+func source(st *state.State, r *state.Region) (from *rootv1.Owner) {
+	for _, o := range r.Owners {
+		switch {
+		case !st.Acts(o):
+		case st.Member(o.Member).GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE:
+			return o.Proto()
+		case from == nil:
+			from = o.Proto()
+		}
+	}
+	return from
+}
+
+// releaseNow: nobody is waited for any more. An owner of a shared region serves until it is none any
+// more: whether the others do is not rooted.
 func (v *view) releaseNow() bool {
 	return v.role == coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES ||
-		v.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && (v.peer == nil || v.move.GetReadyAt() != nil)
+		v.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && (v.move.GetReadyAt() != nil || v.peer == nil && !shared(v.settings))
 }
 
 func (v *view) hash() uint64 {

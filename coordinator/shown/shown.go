@@ -35,6 +35,8 @@ type Core struct {
 	// pending are the regions with a planned change of owners that a member has a part
 	// in, whether it is connected or not.
 	pending map[state.MemberID]*part
+	// adds are the regions that are to have one more owner, and which: it is shown whom it fetches from.
+	adds map[state.RegionID]state.MemberID
 	// keyspaces says which are assigned, and of those which are shared.
 	keyspaces map[state.KeyspaceID]kind
 	// news are the streams that something is to be shown on, since Dirty was asked.
@@ -131,7 +133,7 @@ func (c *Core) Told(s *Stream, has *coordinatorv1.ShownState) bool {
 // Jump goes on from a State behind changes that are not known.
 func (c *Core) Jump(st *state.State) {
 	c.st = st
-	c.pending = map[state.MemberID]*part{}
+	c.pending, c.adds = map[state.MemberID]*part{}, map[state.RegionID]state.MemberID{}
 	st.Transitions(func(p *rootv1.Transition) bool {
 		if p.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING {
 			c.notePending(p) // those that ended come in no order
@@ -160,6 +162,12 @@ func shared(s *rootv1.KeyspaceSettings) bool { return s.GetOwnership().GetMaxOwn
 
 // notePending keeps who has a part in what is planned.
 func (c *Core) notePending(p *rootv1.Transition) {
+	if p.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER {
+		delete(c.adds, state.RegionID(p.GetRegionId()))
+		if p.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING {
+			c.adds[state.RegionID(p.GetRegionId())] = state.MemberID(p.GetOwner().GetMemberId())
+		}
+	}
 	for _, o := range sides(p) {
 		id, region, keyspace := state.MemberID(o.GetMemberId()), state.RegionID(p.GetRegionId()), state.KeyspaceID(p.GetKeyspaceId())
 		all := c.pending[id]
@@ -242,6 +250,9 @@ func (c *Core) regionChanged(r *state.Region) {
 	for i := range r.Owners {
 		c.mark(r.Owners[i].Member, r.ID)
 	}
+	if taker, adds := c.adds[r.ID]; adds {
+		c.mark(taker, r.ID)
+	}
 }
 
 func (c *Core) markSides(p *rootv1.Transition) {
@@ -266,6 +277,13 @@ func (c *Core) memberChanged(id state.MemberID) {
 	for region := range c.pending[id].all() {
 		if p := c.st.PendingTransition(region); p != nil { // as it was; one that comes now is marked by itself
 			c.markSides(p)
+		}
+	}
+	for region, taker := range c.adds {
+		if r := c.st.Region(region); r != nil {
+			if _, owns := r.Owner(id); owns {
+				c.mark(taker, region)
+			}
 		}
 	}
 }

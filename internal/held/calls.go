@@ -22,7 +22,8 @@ const (
 	// Merge: Region and Right, its neighbour, are released at their frontiers and become
 	// one; say its frontier.
 	Merge
-	// Prepare: get ready to take the region over from Peer, which still serves it.
+	// Prepare: get ready to take the region over from Peer, which still serves it, or to own it beside
+	// Peer.
 	Prepare
 	// Abandon: what was prepared does not come.
 	Abandon

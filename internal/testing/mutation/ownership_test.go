@@ -277,7 +277,7 @@ var ownership = []mutation{
 	},
 	{
 		24, "the old owner is told to release before the next one is ready", "coordinator/shown/set.go",
-		"(v.peer == nil || v.move.GetReadyAt() != nil)", "(v.peer == nil || v.move != nil)",
+		"(v.move.GetReadyAt() != nil || v.peer == nil && !shared(v.settings))", "true",
 		[]string{shows},
 	},
 	{

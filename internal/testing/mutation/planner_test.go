@@ -162,12 +162,12 @@ var planner = []mutation{
 	},
 	{
 		31, "an owner of a shared region goes while no other serves", "coordinator/placement/steps.go",
-		"return o != x.from && p.serves(x.region, o) })", "return o != x.from })",
+		"{ return p.serves(x.region, o) })", "{ return true })",
 		[]string{plans},
 	},
 	{
 		31, "the last owner of a shared region is taken off at once", "coordinator/placement/drain.go",
-		"if k.shared() && slices.ContainsFunc(r.Owners, others) {", "if k.shared() {",
+		"if stay < k.needed(w.reason) {", "if stay < k.needed(w.reason) && !k.shared() {",
 		[]string{plans},
 	},
 
@@ -369,7 +369,7 @@ var planner = []mutation{
 	},
 	{
 		33, "the only owner that serves is taken off", "coordinator/placement/drain.go",
-		"others = func(o state.Owner) bool { return o != from && p.serves(r, o) }", "others = p.stays",
+		"others = func(o state.Owner) bool { return p.serves(r, o) }", "others = p.stays",
 		[]string{plans},
 	},
 	{
