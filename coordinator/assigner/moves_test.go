@@ -170,6 +170,25 @@ func TestWhoMayNotHostGivesAwayInEveryKeyspace(t *testing.T) {
 	})
 }
 
+// Whoever may not own a region any more, and never says that it has let it go, keeps it until the deadline of
+// the move, and no longer.
+func TestWhoMayNotHostAndNeverLetsGo(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.plain()
+		w.pass(20*time.Second, "m1", "m2")
+		w.allow("member/m2", "plain")
+		for begun := time.Now(); len(w.owned("m2")) == 0; w.pass(time.Second, "m1", "m2") {
+			if time.Since(begun) > 2*time.Minute {
+				t.Fatalf("behind 2 minutes m1 has %d regions, m2 %d; %v", len(w.owned("m1")), len(w.owned("m2")), w.now().PendingTransition(1))
+			}
+			shown := w.now().Token()
+			w.mu.Lock()
+			w.shown = shown
+			w.mu.Unlock()
+		}
+	})
+}
+
 // A region that nobody may own is given to the first who may, as soon as there is a grant.
 func TestAGrantWakesWhatNobodyCouldTake(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {

@@ -353,6 +353,9 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 	for i := range changes {
 		switch c := &changes[i]; c.Kind {
 		case state.ChangeMember:
+			if id := state.MemberID(c.Member.GetId()); a.undrained[id].incarnation != a.st.Member(id).GetIncarnation() {
+				delete(a.undrained, id)
+			}
 			a.rounds.leaves(a.st, c.Member)
 			a.rounds.everywhere(byMembers)
 		case state.ChangeGrant:

@@ -193,7 +193,7 @@ func (s *Soft) RegionHeartbeat(st *state.State, hb *coordinatorv1.RegionHeartbea
 	}
 	report := RegionReport{
 		Member: state.MemberID(m.GetId()), Incarnation: hb.GetIncarnation(),
-		Leader: hb.GetLeader(), Keys: hb.GetKeyCount(), Bytes: hb.GetBytes(), At: now,
+		Leader: hb.GetLeader() && st.HostsIn(state.MemberID(m.GetId()), r.Keyspace), Keys: hb.GetKeyCount(), Bytes: hb.GetBytes(), At: now,
 	}
 	shard := &s.regions[shardOfRegion(r.ID)]
 	shard.mu.Lock()
@@ -231,10 +231,14 @@ func (s *Soft) Region(id state.RegionID) (RegionReport, bool) {
 }
 
 // Leader is the owner that said last that it leads the region; empty when none of the
-// owners did in SoftConfig.LeaderFor, and when the one that did has ended since.
+// owners did in SoftConfig.LeaderFor, and when the one that did has ended since, or may not own the region any
+// more.
 func (s *Soft) Leader(st *state.State, r *state.Region, now clock.Instant) state.MemberID {
 	report, ok := s.Region(r.ID)
 	if !ok || !s.leads(r, report, now) || !st.Acts(state.Owner{Member: report.Member, Incarnation: report.Incarnation}) {
+		return ""
+	}
+	if !st.HostsIn(report.Member, r.Keyspace) {
 		return ""
 	}
 	if o, _ := r.Owner(report.Member); o.Incarnation != 0 && o.Incarnation != report.Incarnation {

@@ -163,7 +163,7 @@ func (l *look) transfer(r *state.Region) {
 	var to state.MemberID
 	var fewest uint64
 	for _, o := range r.Owners {
-		if o.Member == l.member || o.Role == rootv1.OwnerRole_OWNER_ROLE_LEARNER || l.st.Member(o.Member).GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
+		if o.Member == l.member || !l.st.HostsIn(o.Member, r.Keyspace) || o.Role == rootv1.OwnerRole_OWNER_ROLE_LEARNER || l.st.Member(o.Member).GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
 			continue
 		}
 		if n, heard := l.leadsOf(o.Member); heard && (to == "" || n < fewest) {

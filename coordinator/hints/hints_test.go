@@ -138,6 +138,28 @@ func TestN13N14LeaderTransferHints(t *testing.T) {
 	w.want(w.beat("m1", 9))
 }
 
+// A member that may not own regions of the keyspace any more leads none, and is given no lead.
+func TestNoLeadForWhoMayNotHost(t *testing.T) {
+	w := newWorld(t, 0)
+	w.regions(1, 5, "m1", 0)
+	for _, m := range []string{"m1", "m3"} {
+		w.apply(&rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: &rootv1.Grant{
+			Principal: "member/" + m, Keyspace: "kv", Verbs: []rootv1.Verb{rootv1.Verb_VERB_HOST},
+		}}}})
+	}
+	w.want(w.beat("m2", 0))
+	w.want(w.beat("m3", 4))
+	w.want(w.beat("m1", 9), "1 to m3: OPERATION_REASON_COUNT", "2 to m3: OPERATION_REASON_COUNT")
+	w.leads(1, "m2", 0) // against who leads
+	if got := w.soft.Leader(w.st, w.st.Region(1), w.now); got == "m2" {
+		t.Error("m2 says that it leads, and does")
+	}
+	w.apply(&rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: "member/m1", Keyspace: "kv"}}})
+	if got := w.soft.Leader(w.st, w.st.Region(3), w.now); got != "" {
+		t.Errorf("%s leads region 3, and may not own it", got)
+	}
+}
+
 // Regions are split above the keyspace's limit and merged far below it.
 func TestN14SplitAndMergeHints(t *testing.T) {
 	w := newWorld(t, 100)

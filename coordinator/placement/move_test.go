@@ -85,6 +85,26 @@ func TestRule8ReleaseNeedsAFrontier(t *testing.T) {
 	c.refusal(c.plan(), placement.NotReleased)
 }
 
+// A next owner that nobody hears gets nothing when its time to prepare is over, unless it was ready.
+func TestRule8ANextOwnerThatNobodyHears(t *testing.T) {
+	for name, x := range map[string]struct {
+		happens func(*cluster, state.RegionID)
+		want    placement.Kind
+	}{
+		"is silent":              {func(c *cluster, _ state.RegionID) { c.shy["m2"] = true }, placement.Cancel},
+		"failed too often":       {func(c *cluster, _ state.RegionID) { c.shy["m2"], c.damped = true, map[state.MemberID]bool{"m2": true} }, placement.Ready},
+		"was ready, then silent": {func(c *cluster, id state.RegionID) { c.tell(id, "m2", ready); c.shy["m2"] = true }, placement.Ready},
+	} {
+		c, id := moving(t, epochFence())
+		c.refusal(c.plan(), placement.NotReady)
+		x.happens(c, id)
+		c.now = c.now.Add(10 * time.Second)
+		if o := c.one(c.round(), x.want); o.Kind == placement.Cancel && (o.Because != "the next owner is not heard" || c.owner(id) != "m1") {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+}
+
 // What is said of another move, by another incarnation, or at another epoch, does not count.
 func TestRule8OnlyWhatIsSaidOfThisMoveCounts(t *testing.T) {
 	wrong := map[string]func(*placement.Report){

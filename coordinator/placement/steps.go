@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -103,10 +104,14 @@ func (p *planner) stepMove(x *passage) bool {
 		p.proceed(x, Operation{Kind: Complete, Frontier: last.Frontier, SetFrontier: true})
 	case !p.alive(x.from):
 		return p.inherit(x)
+	case p.over(x, x.deadline()) && !Accepts(p.State, p.State.Member(x.from.Member), x.k.name):
+		p.takeOff(x)
 	case p.over(x, x.deadline()):
 		p.cancel(x, "its deadline has passed")
 	case x.t.GetReadyAt() == nil && p.prepared(x) && p.failsToPrepare(x):
 		p.cancel(x, becauseUnprepared)
+	case x.t.GetReadyAt() == nil && p.prepared(x) && p.silent(x):
+		p.cancel(x, becauseSilent)
 	case x.t.GetReadyAt() == nil && p.prepared(x):
 		p.proceed(x, Operation{Kind: Ready})
 	case x.t.GetReadyAt() == nil:
@@ -141,6 +146,17 @@ func (p *planner) inherit(x *passage) bool {
 	return true
 }
 
+// takeOff ends the share of an owner that may not have the region, and has not let it go in time: it is not
+// asked any more. How far it got is what was acknowledged last; without another owner the region waits until
+// that one has taken it in, or its fence is over.
+func (p *planner) takeOff(x *passage) {
+	p.do(x.region, Operation{
+		Kind: Assign, Owners: slices.DeleteFunc(slices.Clone(x.region.Owners), func(o state.Owner) bool { return o == x.from }), From: x.from,
+		Reason: rootv1.OperationReason_OPERATION_REASON_NOT_ACCEPTED, Transition: x.t.GetId(), PlannedAt: x.t.GetPlannedAt().GetIndex(),
+		Because: fmt.Sprintf("member %s may not own it, and has not let it go by the deadline", x.from.Member),
+	})
+}
+
 // stepAdd has a new owner of a shared region prepare, and then be one.
 func (p *planner) stepAdd(x *passage) bool {
 	switch {
@@ -150,6 +166,8 @@ func (p *planner) stepAdd(x *passage) bool {
 		p.cancel(x, "the new owner cannot take it any more")
 	case p.prepared(x) && p.failsToPrepare(x):
 		p.cancel(x, becauseUnprepared)
+	case p.prepared(x) && p.silent(x):
+		p.cancel(x, becauseSilent)
 	case p.prepared(x):
 		p.proceed(x, Operation{Kind: Complete})
 	case p.over(x, x.deadline()):
@@ -197,7 +215,17 @@ func (p *planner) prepared(x *passage) bool {
 	return said || p.over(x, p.prepareMax(x))
 }
 
-const becauseUnprepared = "the next owner fails to prepare it"
+const (
+	becauseUnprepared = "the next owner fails to prepare it"
+	becauseSilent     = "the next owner is not heard"
+)
+
+// silent reports whether the next owner has not said that it is ready, and is not heard: nobody would
+// serve what it is given.
+func (p *planner) silent(x *passage) bool {
+	_, said := p.told(x, x.to, ready)
+	return !said && !p.Observed.Takes(x.to.Member) && !p.Observed.Damped(x.to.Member)
+}
 
 // failsToPrepare reports whether the next owner says that what it tried last has failed: it would
 // not serve what it is given. From an owner that does not serve nobody fetches anything.

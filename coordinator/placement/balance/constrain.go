@@ -39,7 +39,10 @@ func (r *rounds) right(region int32) {
 		default:
 			continue
 		}
-		if why := r.oust(region, at, reason); why != 0 {
+		switch why := r.oust(region, at, reason); {
+		case why == NoMember && r.f.seats[at].Leaves && slices.ContainsFunc(own, func(o int32) bool { return r.f.seats[o].Takes }):
+			r.remove(region, at, reason) // who stays has it already
+		case why != 0:
 			r.lack(region, at, why, 1)
 		}
 		return
@@ -86,6 +89,11 @@ func (r *rounds) drop(region int32, why rootv1.OperationReason) {
 			from = at
 		}
 	}
+	r.remove(region, from, why)
+}
+
+// remove takes an owner off a region.
+func (r *rounds) remove(region, from int32, why rootv1.OperationReason) {
 	w := r.weights[region]
 	w.Low, w.High = -w.Low, -w.High
 	r.f.book(from, w, -1)

@@ -181,6 +181,11 @@ func (s *State) Hosts(id MemberID, keyspace string) bool {
 	return s.grants.count == 0 || s.May(roleMember, string(id), rootv1.Verb_VERB_HOST, keyspace)
 }
 
+// HostsIn is Hosts for a keyspace by its id.
+func (s *State) HostsIn(id MemberID, keyspace KeyspaceID) bool {
+	return s.grants.count == 0 || s.Hosts(id, s.Keyspace(keyspace).GetName())
+}
+
 // grantedBy are the verbs that grant a verb: who may own or change regions may read them.
 func grantedBy(verb rootv1.Verb) uint32 {
 	if verb == rootv1.Verb_VERB_READ {
