@@ -111,7 +111,7 @@ func TestC33C34WishForFewerFollowsTheDrain(t *testing.T) {
 			})
 			return n
 		}
-		c.run(3 * time.Minute)
+		c.run(11 * time.Minute)
 		if n := drains(); n != 1 || len(c.wishing()) != 0 {
 			t.Fatalf("%d members drain, and the hook has heard %d wishes", n, len(c.wishing()))
 		}
@@ -158,7 +158,7 @@ func TestC33C34WishForFewerFollowsTheDrain(t *testing.T) {
 // refuse it.
 func TestC34DrainForScalingIsOfWhatWasSeen(t *testing.T) {
 	gather(t, scaled(900, 610), 4, func(t *testing.T, c *crowd) {
-		c.run(100 * time.Second)
+		c.run(9*time.Minute + 40*time.Second)
 		c.world.root.mu.Lock()
 		c.root.slow = make(chan struct{})
 		c.world.root.mu.Unlock()

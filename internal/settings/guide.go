@@ -106,7 +106,7 @@ var guides = map[string]Guide{
 	"guards-no-move-back":   {"how long nothing goes back to a member that recovered", "", "regions go back and forth with a bad network", "members stay less even after a short failure"},
 	"scaling-enabled":       {"whether the keyspace says how many members it wants", "false", "false: nobody is asked for", "true: wishes are published, and told to the hook"},
 	"scaling-up-permille":   {"how full members are, of 1,000, when one more is wished for", "", "members are started that have little to do", "members are full before help comes"},
-	"scaling-down-permille": {"how full they are when one fewer is", "", "members stay that have little to do", "those that stay may be too full soon, and one is wished for again"},
+	"scaling-down-permille": {"how full they are, for five spacings on end, when one fewer is", "", "members stay that have little to do", "those that stay may be too full soon, and one is wished for again"},
 	"scaling-spacing":       {"time between two changes of how many there are", "", "wishes follow what lasts for a moment", "a real change takes longer"},
 	"scaling-min-members":   {"fewest members that are wished for", "", "less is left when one fails", "members that have nothing to do"},
 	"scaling-max-members":   {"most members that are wished for", "", "load has nowhere to go", "a mistake costs more"},

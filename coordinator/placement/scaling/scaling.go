@@ -132,9 +132,14 @@ func (r Reason) String() string {
 	}[r]
 }
 
-// mostSustained is how long members are too full, or not full enough, before anything is
-// wished for; a quarter of the spacing, if that is less.
-const mostSustained = 30 * time.Second
+const (
+	// mostSustained is how long members are too full before one more is wished for; a quarter of the
+	// spacing, if that is less.
+	mostSustained = 30 * time.Second
+	// quiet is for how many spacings they are not full enough, all the time, before one fewer is: what
+	// comes and goes sooner needs those that it has at its height.
+	quiet = 5
+)
 
 // Judge says what a keyspace wishes for, and what to remember.
 func Judge(in Input, m Memory) (Verdict, Memory) {
@@ -269,16 +274,16 @@ func (j *judge) wish(m *Memory, members int) {
 	m.Wishes++
 }
 
-// early reports whether it is too early for anything.
-func (j *judge) early(m *Memory) bool {
-	return j.Now < m.Changed.Add(j.Settings.Spacing) || j.Now < m.Beyond.Add(min(j.Settings.Spacing/4, mostSustained))
+// early reports whether it is too early for anything, which has to be wanted for so long.
+func (j *judge) early(m *Memory, sustained time.Duration) bool {
+	return j.Now < m.Changed.Add(j.Settings.Spacing) || j.Now < m.Beyond.Add(sustained)
 }
 
 func (j *judge) more(m *Memory) {
 	switch {
 	case j.v.Active >= j.Settings.Max:
 		j.v.Reason = AtMax
-	case j.early(m):
+	case j.early(m, min(j.Settings.Spacing/4, mostSustained)):
 		j.v.Reason = Spacing
 	default:
 		j.v.Reason = Load
@@ -293,7 +298,7 @@ func (j *judge) fewer(m *Memory) {
 		j.v.Reason = AtMin
 	case j.Orphaned > 0:
 		j.v.Reason = Orphaned
-	case j.early(m):
+	case j.early(m, quiet*j.Settings.Spacing):
 		j.v.Reason = Spacing
 	case victim == nil:
 		j.v.Reason = NoVictim

@@ -190,6 +190,40 @@ func TestC32SpikesScaleNothing(t *testing.T) {
 	}
 }
 
+// wave has a keyspace that has so many regions for half of a period, and so many for the other, for a day.
+// Members come and end as they are wished for.
+func (f *fleet) wave(period time.Duration, high, low int) (wishes uint64, drains int) {
+	for begun := f.now; f.now.Sub(begun) < 24*time.Hour; {
+		total := low
+		if f.now.Sub(begun)%period < period/2 {
+			total = high
+		}
+		for i := range f.in.Members {
+			f.in.Members[i].Regions = total / len(f.in.Members)
+			f.in.Members[i].All = f.in.Members[i].Regions
+		}
+		switch v := f.run(time.Second); {
+		case v.Drain != "":
+			drains++
+			f.in.Members = f.in.Members[:len(f.in.Members)-1]
+		case v.More:
+			f.come(fmt.Sprint("w", len(f.in.Members)), 0)
+		}
+	}
+	return f.memory.Wishes, drains
+}
+
+// Load that comes and goes within minutes has the members that it needs at its height, and keeps them; what
+// is less for half an hour has fewer.
+func TestASquareWaveIsNotFollowed(t *testing.T) {
+	if wishes, drains := games(t, 400, 400, 400, 400).wave(6*time.Minute, 1700, 500); wishes > 2 || drains > 0 {
+		t.Errorf("6 minutes: %d wishes for more and %d drains in a day", wishes, drains)
+	}
+	if wishes, drains := games(t, 400, 400, 400, 400).wave(time.Hour, 1700, 500); wishes < 24 || drains < 24 || wishes > 72 {
+		t.Errorf("an hour: %d wishes for more and %d drains in a day", wishes, drains)
+	}
+}
+
 // Whatever comes, there are at least two minutes between two wishes or drains, the wish is one
 // more at most and within the bounds, and nothing panics.
 func TestC32ScalingLaws(t *testing.T) {
