@@ -65,10 +65,10 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 func checkConfirmed(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 	interval := LivenessOf(s).GetIntervalMillis()
 	if dead := s.GetLiveness().GetDeadAfterMillis(); dead > 0 && dead < interval {
-		return invalid("members are heard every %d ms, and dead after %d ms: make that more than %d", interval, dead, 2*interval)
+		return invalid("liveness-dead-after is %d ms, and liveness-interval %d ms: make liveness-dead-after more than %d ms", dead, interval, 2*interval)
 	}
 	if ttl := fenceTTL(s); ttl > 0 && ttl < 2*interval {
-		return invalid("the ttl of the fence is %d ms, and members are confirmed every %d ms: they would stop in between; make it %d or more, or the interval %d or less",
+		return invalid("ownership-ttl is %d ms, and liveness-interval %d ms: members would stop in between; make ownership-ttl %d ms or more, or liveness-interval %d ms or less",
 			ttl, interval, 2*interval, ttl/2)
 	}
 	return nil

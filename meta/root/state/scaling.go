@@ -36,18 +36,20 @@ func checkScaling(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 	all := ScalingOf(s)
 	switch {
 	case all.GetUpPermille() > 1000:
-		return invalid("scaling: up-permille is %d, at most 1000, which is full, is allowed", all.GetUpPermille())
+		return invalid("scaling-up-permille is %d, at most 1000, which is full, is allowed", all.GetUpPermille())
 	case all.GetDownPermille() >= all.GetUpPermille():
-		return invalid("scaling: down-permille is %d and up-permille %d: members would come and go; make down-permille less", all.GetDownPermille(), all.GetUpPermille())
+		return invalid("scaling-down-permille is %d and scaling-up-permille %d: members would come and go; make scaling-down-permille less", all.GetDownPermille(), all.GetUpPermille())
+	case all.GetMinMembers() > MaxMembers:
+		return invalid("scaling-min-members is %d, a cluster has at most %d", all.GetMinMembers(), MaxMembers)
 	case all.GetMinMembers() > all.GetMaxMembers():
-		return invalid("scaling: min-members is %d, but max-members %d", all.GetMinMembers(), all.GetMaxMembers())
+		return invalid("scaling-min-members is %d, above scaling-max-members %d", all.GetMinMembers(), all.GetMaxMembers())
 	case all.GetMaxMembers() > MaxMembers:
-		return invalid("scaling: max-members is %d, a cluster has at most %d", all.GetMaxMembers(), MaxMembers)
+		return invalid("scaling-max-members is %d, a cluster has at most %d", all.GetMaxMembers(), MaxMembers)
 	case x.GetEnabled() && s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED:
-		return invalid("scaling: enabled is for keyspaces with placement assigned: members of others say themselves what they own")
+		return invalid("scaling-enabled is for keyspaces with placement assigned: members of others say themselves what they own")
 	}
-	return first(checkText("scaling hook-url", x.GetHookUrl(), MaxAddressBytes), checkURL("scaling hook-url", x.GetHookUrl()),
-		checkHookTime("scaling hook-timeout", x.GetHookTimeoutMillis()), checkMillis("scaling spacing", x.GetSpacingMillis()))
+	return first(checkText("scaling-hook-url", x.GetHookUrl(), MaxAddressBytes), checkURL("scaling-hook-url", x.GetHookUrl()),
+		checkHookTime("scaling-hook-timeout", x.GetHookTimeoutMillis()), checkMillis("scaling-spacing", x.GetSpacingMillis()))
 }
 
 // checkHook refuses an address that no request can be made to, a time that is too long to wait,
@@ -55,9 +57,9 @@ func checkScaling(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 func checkHook(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 	p := s.GetPolicy()
 	if p.GetHookFallback() == rootv1.Strategy_STRATEGY_HOOK {
-		return invalid("policy: hook-fallback is what counts while the hook does not: choose another strategy")
+		return invalid("policy-hook-fallback is what counts while the hook does not: choose another strategy")
 	}
-	return first(checkURL("hook url", p.GetHookUrl()), checkHookTime("policy hook-timeout", p.GetHookTimeoutMillis()))
+	return first(checkURL("policy-hook-url", p.GetHookUrl()), checkHookTime("policy-hook-timeout", p.GetHookTimeoutMillis()))
 }
 
 func checkHookTime(what string, millis uint64) *rootv1.ErrorDetail {
@@ -79,5 +81,5 @@ func checkURL(what, text string) *rootv1.ErrorDetail {
 			return nil
 		}
 	}
-	return invalid("the %s is %q: want one such as https://10.0.0.1:8080/place", what, clip(text))
+	return invalid("%s is %q: want one such as https://10.0.0.1:8080/place", what, clip(text))
 }

@@ -19,15 +19,15 @@ func TestC31C32C58C59C60ScalingIsJudgedAtTheDoor(t *testing.T) {
 		{&rootv1.Scaling{}, ""},
 		{&rootv1.Scaling{Enabled: true, UpPermille: 1000, DownPermille: 999, MinMembers: 1, MaxMembers: 1, HookUrl: "https://a/b", HookTimeoutMillis: 60_000}, ""},
 		{&rootv1.Scaling{MinMembers: 11}, ""},
-		{&rootv1.Scaling{UpPermille: 1001}, "up-permille is 1001"},
-		{&rootv1.Scaling{UpPermille: 300}, "down-permille is 300 and up-permille 300"},
-		{&rootv1.Scaling{DownPermille: 900}, "down-permille is 900 and up-permille 800"},
-		{&rootv1.Scaling{MaxMembers: 1}, "min-members is 2, but max-members 1"},
-		{&rootv1.Scaling{MaxMembers: math.MaxUint64}, "max-members is"},
+		{&rootv1.Scaling{UpPermille: 1001}, "scaling-up-permille is 1001"},
+		{&rootv1.Scaling{UpPermille: 300}, "scaling-down-permille is 300 and scaling-up-permille 300"},
+		{&rootv1.Scaling{DownPermille: 900}, "scaling-down-permille is 900 and scaling-up-permille 800"},
+		{&rootv1.Scaling{MaxMembers: 1}, "scaling-min-members is 2, above scaling-max-members 1"},
+		{&rootv1.Scaling{MaxMembers: math.MaxUint64}, "scaling-max-members is"},
 		{&rootv1.Scaling{SpacingMillis: math.MaxUint64}, "scaling-spacing is"},
-		{&rootv1.Scaling{HookTimeoutMillis: 60_001}, "scaling hook-timeout is 60001 ms"},
-		{&rootv1.Scaling{HookUrl: "http://"}, "the scaling hook-url is"},
-		{&rootv1.Scaling{HookUrl: "https://" + strings.Repeat("a", 600)}, "scaling hook-url has"},
+		{&rootv1.Scaling{HookTimeoutMillis: 60_001}, "scaling-hook-timeout is 60001 ms"},
+		{&rootv1.Scaling{HookUrl: "http://"}, "scaling-hook-url is"},
+		{&rootv1.Scaling{HookUrl: "https://" + strings.Repeat("a", 600)}, "scaling-hook-url has"},
 	} {
 		s := state.DefaultSettings()
 		s.Scaling = c.scaling
@@ -47,7 +47,7 @@ func TestC31C32C58C59C60ScalingIsJudgedAtTheDoor(t *testing.T) {
 	}
 	s = state.DefaultSettings()
 	s.Policy.HookTimeoutMillis = 60_001
-	if d := state.CheckCommand(settingsCommand(s)); !strings.Contains(d.GetMessage(), "policy hook-timeout is 60001 ms") {
+	if d := state.CheckCommand(settingsCommand(s)); !strings.Contains(d.GetMessage(), "policy-hook-timeout is 60001 ms") {
 		t.Errorf("a hook that is waited for too long: %v", d)
 	}
 }

@@ -72,19 +72,19 @@ func checkLayout(l *rootv1.Layout) *rootv1.ErrorDetail {
 func checkOwnership(o *rootv1.Ownership) *rootv1.ErrorDetail {
 	switch {
 	case o.GetMaxOwners() > MaxOwners:
-		return invalid("%d owners a region, at most %d fit", o.GetMaxOwners(), MaxOwners)
+		return invalid("ownership-max-owners is %d, at most %d are allowed", o.GetMaxOwners(), MaxOwners)
 	case o.GetMinOwners() > max(o.GetMaxOwners(), 1):
-		return invalid("at least %d owners a region, but at most %d", o.GetMinOwners(), max(o.GetMaxOwners(), 1))
+		return invalid("ownership-min-owners is %d, above ownership-max-owners %d", o.GetMinOwners(), max(o.GetMaxOwners(), 1))
 	case o.GetFence() == rootv1.Fence_FENCE_TTL && o.GetTtlMillis() == 0:
-		return invalid("a ttl fence needs a ttl")
+		return invalid("ownership-fence ttl needs an ownership-ttl")
 	default:
-		return checkMillis("ownership ttl", o.GetTtlMillis())
+		return checkMillis("ownership-ttl", o.GetTtlMillis())
 	}
 }
 
 func checkLiveness(l *rootv1.Liveness) *rootv1.ErrorDetail {
 	if s, d := l.GetSuspectAfterMillis(), l.GetDeadAfterMillis(); s > 0 && d > 0 && s > d {
-		return invalid("suspected after %d ms, but dead after %d ms", s, d)
+		return invalid("liveness-suspect-after is %d ms, above liveness-dead-after %d ms", s, d)
 	}
 	return checkMillis("liveness", l.GetIntervalMillis(), l.GetSuspectAfterMillis(), l.GetDeadAfterMillis())
 }
@@ -92,9 +92,9 @@ func checkLiveness(l *rootv1.Liveness) *rootv1.ErrorDetail {
 func checkPolicy(p *rootv1.Policy) *rootv1.ErrorDetail {
 	switch {
 	case p.GetRingVnodes() > MaxRingVnodes:
-		return invalid("%d virtual nodes, at most %d fit", p.GetRingVnodes(), MaxRingVnodes)
+		return invalid("policy-ring-vnodes is %d, at most %d are allowed", p.GetRingVnodes(), MaxRingVnodes)
 	case p.GetStrategy() == rootv1.Strategy_STRATEGY_HOOK && p.GetHookUrl() == "":
-		return invalid("the hook strategy needs a hook url")
+		return invalid("policy-strategy hook needs a policy-hook-url")
 	case len(p.GetLabelRules()) > MaxLabelRules:
 		return invalid("%d label rules, at most %d fit", len(p.GetLabelRules()), MaxLabelRules)
 	}
@@ -104,7 +104,7 @@ func checkPolicy(p *rootv1.Policy) *rootv1.ErrorDetail {
 		}
 	}
 	r := p.GetRebalance()
-	return first(checkText("hook url", p.GetHookUrl(), MaxAddressBytes), checkText("spread", p.GetSpread(), MaxLabelBytes), checkRebalance(r),
+	return first(checkText("policy-hook-url", p.GetHookUrl(), MaxAddressBytes), checkText("policy-spread", p.GetSpread(), MaxLabelBytes), checkRebalance(r),
 		checkMillis("policy", p.GetHookTimeoutMillis(), r.GetIntervalMillis(), r.GetCooldownMillis(), r.GetSettleMillis(),
 			r.GetSpacingMillis(), r.GetBackoffMillis(), r.GetLoadMaxAgeMillis(), r.GetQuietMillis(), r.GetCutMillis()))
 }
@@ -114,12 +114,16 @@ func checkRebalance(r *rootv1.Rebalance) *rootv1.ErrorDetail {
 	switch {
 	case r == nil:
 		return nil
-	case r.GetReservePermille() > 1000 || r.GetRoundPermille() > 1000 || r.GetHourPermille() > 1000:
-		return invalid("rebalance: reserve, round and hour are parts of a thousand, not %d, %d and %d", r.GetReservePermille(), r.GetRoundPermille(), r.GetHourPermille())
+	case r.GetReservePermille() > 1000:
+		return invalid("policy-rebalance-reserve-permille is %d, at most 1000, which is everything, is allowed", r.GetReservePermille())
+	case r.GetRoundPermille() > 1000:
+		return invalid("policy-rebalance-round-permille is %d, at most 1000, which is everything, is allowed", r.GetRoundPermille())
+	case r.GetHourPermille() > 1000:
+		return invalid("policy-rebalance-hour-permille is %d, at most 1000, which is everything, is allowed", r.GetHourPermille())
 	case all.GetRoundPermille() > all.GetHourPermille():
-		return invalid("rebalance: %d of a thousand in a round, but %d in an hour", all.GetRoundPermille(), all.GetHourPermille())
+		return invalid("policy-rebalance-round-permille is %d, above policy-rebalance-hour-permille %d", all.GetRoundPermille(), all.GetHourPermille())
 	case r.GetInFlight() > MaxMovesInFlight:
-		return invalid("rebalance: %d moves under way, at most %d are allowed", r.GetInFlight(), MaxMovesInFlight)
+		return invalid("policy-rebalance-in-flight is %d, at most %d are allowed", r.GetInFlight(), MaxMovesInFlight)
 	}
 	return nil
 }
@@ -175,9 +179,9 @@ func checkMoves(m *rootv1.Moves) *rootv1.ErrorDetail {
 	all := MovesOf(&rootv1.KeyspaceSettings{Moves: m})
 	switch {
 	case all.GetPrepareMaxMillis() > all.GetDeadlineMillis():
-		return invalid("moves: the next owner may prepare for %d ms, but the move is given up after %d ms", all.GetPrepareMaxMillis(), all.GetDeadlineMillis())
+		return invalid("moves-prepare-max is %d ms, above moves-deadline %d ms: the move would be given up first", all.GetPrepareMaxMillis(), all.GetDeadlineMillis())
 	case m.GetInFlight() > MaxMovesInFlight:
-		return invalid("moves: %d under way, at most %d are allowed", m.GetInFlight(), MaxMovesInFlight)
+		return invalid("moves-in-flight is %d, at most %d are allowed", m.GetInFlight(), MaxMovesInFlight)
 	}
 	return checkMillis("moves", m.GetPrepareMaxMillis(), m.GetDeadlineMillis(), m.GetHoldRequestsMillis())
 }
@@ -185,9 +189,9 @@ func checkMoves(m *rootv1.Moves) *rootv1.ErrorDetail {
 func checkGuards(g *rootv1.Guards) *rootv1.ErrorDetail {
 	switch {
 	case g.GetMassPermille() > 1000:
-		return invalid("guards: mass-permille is %d, at most 1000, which are all members, are allowed", g.GetMassPermille())
+		return invalid("guards-mass-permille is %d, at most 1000, which are all members, are allowed", g.GetMassPermille())
 	case g.GetFlapFailures() > MaxFlapFailures:
-		return invalid("guards: %d failures, at most %d are allowed", g.GetFlapFailures(), MaxFlapFailures)
+		return invalid("guards-flap-failures is %d, at most %d are allowed", g.GetFlapFailures(), MaxFlapFailures)
 	}
 	return checkMillis("guards", g.GetMassWindowMillis(), g.GetFlapWindowMillis(), g.GetNoMoveBackMillis(), g.GetMassHoldMillis())
 }
@@ -200,10 +204,10 @@ func StartOf(s *rootv1.KeyspaceSettings) *rootv1.Start {
 
 func checkStart(s *rootv1.Start) *rootv1.ErrorDetail {
 	if s.GetMembers() > MaxMembers {
-		return invalid("start: %d members, at most %d fit", s.GetMembers(), MaxMembers)
+		return invalid("start-members is %d, at most %d are allowed", s.GetMembers(), MaxMembers)
 	}
 	if s.GetHoldMillis() > MaxHoldMillis {
-		return invalid("start: regions are kept for %d ms, at most %d ms are allowed", s.GetHoldMillis(), MaxHoldMillis)
+		return invalid("start-hold is %d ms, at most %d ms are allowed", s.GetHoldMillis(), MaxHoldMillis)
 	}
 	return nil
 }
