@@ -49,6 +49,14 @@ func (c *crowd) give(r *state.Region, ids ...string) {
 	}}}}})
 }
 
+// limit changes a setting that nobody breaks.
+func (c *crowd) limit() {
+	c.t.Helper()
+	k := c.now().KeyspaceByName("ks")
+	s := state.MergeSettings(k.GetSettings(), &rootv1.KeyspaceSettings{Limits: &rootv1.Limits{MaxRegionsPerMember: 1000}})
+	c.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{Name: "ks", ExpectedVersion: k.GetVersion(), Settings: s}}})
+}
+
 // row is what a plan says of a member.
 func row(p *coordinatorv1.PlanResponse, id string) string {
 	for _, m := range p.GetKeyspaces()[0].GetMembers() {
@@ -127,8 +135,9 @@ func TestC47C48PlanIsAppliedAsShown(t *testing.T) {
 	})
 }
 
-// A plan is applied whole in the era that it was made in, while every region of it is at its
-// epoch with nothing under way, and every member may take what it is to get; else nothing is.
+// A plan is applied whole in the era that it was made in, while the settings are those that it was made of,
+// every region of it is at its epoch with nothing under way, and every member may take what it is to get; else
+// nothing is.
 func TestPlanAppliedAfterTheWorldMovedOn(t *testing.T) {
 	for what, x := range map[string]struct {
 		moves func(c *crowd, p *coordinatorv1.PlanResponse)
@@ -145,6 +154,13 @@ func TestPlanAppliedAfterTheWorldMovedOn(t *testing.T) {
 			r := c.now().Region(state.RegionID(p.GetOperations()[3].GetRegionId()))
 			c.give(r, "m1", "m2")
 		}, rootv1.Reason_REASON_EPOCH_STALE},
+		"the settings are others": {func(c *crowd, _ *coordinatorv1.PlanResponse) { c.limit() }, rootv1.Reason_REASON_VERSION_STALE},
+		"the settings are others, and no view has them": {func(c *crowd, _ *coordinatorv1.PlanResponse) {
+			c.root.mu.Lock()
+			c.root.muted = true
+			c.root.mu.Unlock()
+			c.limit()
+		}, rootv1.Reason_REASON_VERSION_STALE},
 		"a region is under way": {func(c *crowd, p *coordinatorv1.PlanResponse) {
 			c.clinging["m1"], c.clinging["m2"], c.clinging["m3"] = true, true, true
 			r := c.now().Region(state.RegionID(p.GetOperations()[0].GetRegionId()))

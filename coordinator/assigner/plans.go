@@ -48,6 +48,8 @@ type ask struct {
 	// operations even out; balanced is what they are of.
 	operations []placement.Operation
 	balanced   map[state.KeyspaceID]balance.Result
+	// versions of the settings that it was made of.
+	versions []*rootv1.KeyspaceVersion
 
 	// asked is guarded by plans.mu: it is on its way, or judged.
 	asked bool
@@ -177,7 +179,7 @@ func (a *Assigner) keep(s *survey, plan *placement.Plan, imagined bool) (id, bec
 		return "", fmt.Sprintf("its %d changes do not fit in one command: --max-moves %d takes less", len(even), fits)
 	}
 	k := &ask{
-		id: rand.Text(), era: s.era, at: s.in.Now, operations: even, balanced: plan.Balanced, done: make(chan struct{}),
+		id: rand.Text(), era: s.era, at: s.in.Now, operations: even, balanced: plan.Balanced, versions: versions(s.in.State, even), done: make(chan struct{}),
 	}
 	p := &a.plans
 	p.mu.Lock()
@@ -187,6 +189,19 @@ func (a *Assigner) keep(s *survey, plan *placement.Plan, imagined bool) (id, bec
 	}
 	p.kept = append(p.kept, k)
 	return k.id, ""
+}
+
+// versions are those of the keyspaces that operations are of.
+func versions(st *state.State, operations []placement.Operation) (all []*rootv1.KeyspaceVersion) {
+	of := map[state.KeyspaceID]uint64{}
+	for i := range operations {
+		id := operations[i].Keyspace
+		of[id] = st.Keyspace(id).GetVersion()
+	}
+	for _, id := range sortedKeys(of) {
+		all = append(all, &rootv1.KeyspaceVersion{KeyspaceId: uint32(id), Version: of[id]})
+	}
+	return all
 }
 
 // fitting is how many of the operations fit in one command.
@@ -208,6 +223,7 @@ func fitting(operations []placement.Operation) int {
 //	REASON_EPOCH_STALE           a region is not as it was
 //	REASON_RANGE_CHANGE_PENDING  one is under way
 //	REASON_UNHEALTHY_MEMBER      a member may take nothing now
+//	REASON_VERSION_STALE         the settings of a keyspace are others
 //	REASON_OUTCOME_UNKNOWN       nobody knows: ask again
 //
 // and with what the root refuses.
@@ -259,7 +275,7 @@ func (a *Raw) ask(k *ask, actor, why string) {
 		k.finish(nil, err)
 		return
 	}
-	p := &parcel{why: why, actor: actor, operations: k.operations}
+	p := &parcel{why: why, actor: actor, versions: k.versions, operations: k.operations}
 	for i := range k.operations {
 		p.events = append(p.events, k.operations[i].Event())
 	}
@@ -285,11 +301,17 @@ func (a *Raw) ask(k *ask, actor, why string) {
 }
 
 // stands says why a plan cannot be applied: a plan is applied whole in the era that it was
-// made in, while every region of it is at its epoch with nothing under way, and every member
-// that is to get one may take it.
+// made in, while the settings are those that it was made of, every region of it is at its epoch with
+// nothing under way, and every member that is to get one may take it.
 func (a *Raw) stands(k *ask) error {
 	if a.era != k.era {
 		return reason.New(rootv1.Reason_REASON_ERA_STALE, "the plan was made in era %d, which is over: plan again", k.era)
+	}
+	for _, v := range k.versions {
+		if is := a.st.Keyspace(state.KeyspaceID(v.GetKeyspaceId())); is != nil && is.GetVersion() != v.GetVersion() {
+			return reason.New(rootv1.Reason_REASON_VERSION_STALE, "the settings of keyspace %q are at version %d, and the plan was made of version %d: nothing was done, plan again",
+				is.GetName(), is.GetVersion(), v.GetVersion())
+		}
 	}
 	for i := range k.operations {
 		o := &k.operations[i]

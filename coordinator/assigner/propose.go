@@ -22,8 +22,10 @@ import (
 // parcel is a command and what is to be done when it has been judged.
 type parcel struct {
 	events []*rootv1.Event
-	// why is that of the command, actor who asks for it; empty: this coordinator.
+	// why is that of the command, actor who asks for it; empty: this coordinator. versions of keyspaces are
+	// those that it was decided by.
 	why, actor string
+	versions   []*rootv1.KeyspaceVersion
 	// operations that the events carry out, in order: one each, but for grants.
 	operations []placement.Operation
 	// judged is told what became of it, unless it is to be taken apart.
@@ -366,7 +368,7 @@ func (a *Raw) send() (calls []*Call) {
 		var commands []*rootv1.Command
 		bytes, regions := 0, 0
 		for _, p := range *from {
-			cmd := &rootv1.Command{Events: p.events, Why: p.why, Actor: p.actor, RequireEra: uint64(a.era)}
+			cmd := &rootv1.Command{Events: p.events, Why: p.why, Actor: p.actor, RequireEra: uint64(a.era), RequireKeyspaces: p.versions}
 			n := proto.Size(cmd) + 64
 			if len(commands) > 0 && (bytes+n > maxBytes || len(commands) == maxCommands || regions+len(p.operations) > placement.MaxGrants) {
 				break

@@ -177,3 +177,14 @@ func TestTransitionsOfAKeyspaceThatIsGone(t *testing.T) {
 		}
 	}
 }
+
+// TestCallersRequireNoVersions: what is refused because of a keyspace's version would tell whose it is.
+func TestCallersRequireNoVersions(t *testing.T) {
+	w := secureWorld(t)
+	ks := w.root.state.KeyspaceByName("t").GetId()
+	c := coordinatorv1.NewCoordinatorClient(w.as(t, impersonate.Named(principal.Operator, "o")))
+	_, err := c.PublishRootEvents(within(t), &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{{
+		Events: []*rootv1.Event{publish(1, ks, "", "m", 1, "m1")}, RequireKeyspaces: []*rootv1.KeyspaceVersion{{KeyspaceId: ks, Version: 99}},
+	}}})
+	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+}

@@ -192,6 +192,9 @@ func checkCommands(cmds []*rootv1.Command, size int) error {
 		if len(cmd.GetEvents()) == 0 {
 			return invalid(fmt.Sprintf("commands[%d].events", i), "there are none")
 		}
+		if len(cmd.GetRequireKeyspaces()) > 0 { // the refusal tells the names of others' keyspaces
+			return invalid(fmt.Sprintf("commands[%d].require_keyspaces", i), "it is for plans of coordinators: leave it out")
+		}
 		for j, event := range cmd.GetEvents() {
 			if d := state.Publishable(event); d != nil {
 				return invalid(fmt.Sprintf("commands[%d].events[%d]", i, j), "%s", d.GetMessage())

@@ -172,6 +172,15 @@ func (t *turn) precondition(c *rootv1.Command) *rootv1.ErrorDetail {
 			return d
 		}
 	}
+	for _, x := range c.GetRequireKeyspaces() {
+		k, d := t.keyspaceOf(KeyspaceID(x.GetKeyspaceId()))
+		switch {
+		case d != nil:
+			return d
+		case k.record.GetVersion() != x.GetVersion():
+			return versionStale(k.record, x.GetVersion())
+		}
+	}
 	return t.judgeActor(c.GetEvents()[0]) // the others each in its turn
 }
 

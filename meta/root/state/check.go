@@ -89,6 +89,10 @@ func checkCommand(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 		d := invalid("the command has %d events, at most %d fit", n, MaxEventsPerCommand)
 		d.Limit = MaxEventsPerCommand
 		return d
+	case len(c.GetRequireKeyspaces()) > MaxRequiredKeyspaces:
+		d := invalid("the command requires versions of %d keyspaces, at most %d fit", len(c.GetRequireKeyspaces()), MaxRequiredKeyspaces)
+		d.Limit = MaxRequiredKeyspaces
+		return d
 	case !small && proto.Size(c) > MaxCommandBytes:
 		d := invalid("the command has %d bytes, at most %d fit", proto.Size(c), MaxCommandBytes)
 		d.Limit = MaxCommandBytes

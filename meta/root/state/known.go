@@ -21,6 +21,11 @@ func known(c *rootv1.Command) error {
 			return err
 		}
 	}
+	for _, x := range c.GetRequireKeyspaces() {
+		if err := knownFields(x); err != nil {
+			return err
+		}
+	}
 	for i, e := range c.GetEvents() {
 		if err := knownEvent(e); err != nil {
 			return fmt.Errorf("event %d: %w", i, err)

@@ -280,7 +280,8 @@ func uncommented(block string) string {
 // readArgs reads what stands behind apply.
 func readArgs(t *testing.T, c *rootv1.Command, args string) {
 	id := &rootv1.CommandIdentity{}
-	into := map[string]*uint64{"require-era": &c.RequireEra, "origin": &id.Origin, "seq": &id.Sequence, "known": &id.KnownIndex}
+	var keyspace, version uint64
+	into := map[string]*uint64{"require-era": &c.RequireEra, "require-keyspace": &keyspace, "at-version": &version, "origin": &id.Origin, "seq": &id.Sequence, "known": &id.KnownIndex}
 	for _, arg := range strings.Fields(args) {
 		key, value, _ := strings.Cut(arg, "=")
 		if text := map[string]*string{"actor": &c.Actor, "via": &c.Via, "why": &c.Why}[key]; text != nil {
@@ -296,6 +297,9 @@ func readArgs(t *testing.T, c *rootv1.Command, args string) {
 	if id.Origin != 0 {
 		c.Identity = id
 	}
+	if keyspace != 0 {
+		c.RequireKeyspaces = []*rootv1.KeyspaceVersion{{KeyspaceId: uint32(keyspace), Version: version}}
+	}
 }
 
 // TestLevelsHaveEverything: each kind of event is applied and rejected in the corpora, and what a command
@@ -303,7 +307,7 @@ func readArgs(t *testing.T, c *rootv1.Command, args string) {
 func TestLevelsHaveEverything(t *testing.T) {
 	missing := map[string]bool{}
 	for _, what := range []string{
-		"an identity", "an era", "who asked", "through whom", "a date", "commands in one entry", "a repetition", "a join that follows", "a secret", "guards",
+		"an identity", "an era", "versions of keyspaces", "who asked", "through whom", "a date", "commands in one entry", "a repetition", "a join that follows", "a secret", "guards",
 		"a probe address", "a plan's entry", "an actor refused at its first event", "an actor refused behind its first event", "a record of every kind",
 	} {
 		missing[what] = true
@@ -356,6 +360,7 @@ func TestLevelsHaveEverything(t *testing.T) {
 func findIn(c *rootv1.Command, r state.Result, found func(what string, there bool)) {
 	found("an identity", c.GetIdentity() != nil)
 	found("an era", c.GetRequireEra() != 0)
+	found("versions of keyspaces", c.GetRequireKeyspaces() != nil)
 	found("who asked", c.GetActor() != "" && c.GetWhy() != "")
 	found("through whom", c.GetVia() != "")
 	found("a repetition", r.Repetition)

@@ -14,6 +14,8 @@ const (
 	// MaxEventsPerCommand bounds the events of one command, and the
 	// assignments of one event.
 	MaxEventsPerCommand = 4096
+	// MaxRequiredKeyspaces bounds the keyspaces whose versions a command requires.
+	MaxRequiredKeyspaces = 1024
 	// MaxOwners bounds the owners of one region.
 	MaxOwners = 16
 	// MaxSlots bounds the slots of a keyspace.

@@ -45,6 +45,11 @@ func (m *machine) run(d *datadriven.TestData) string {
 	case "apply":
 		c := &rootv1.Command{Events: parseEvents(m.t, d.Input)}
 		d.MaybeScanArgs(m.t, "require-era", &c.RequireEra)
+		x := &rootv1.KeyspaceVersion{}
+		if d.MaybeScanArgs(m.t, "require-keyspace", &x.KeyspaceId); x.KeyspaceId != 0 {
+			d.MaybeScanArgs(m.t, "at-version", &x.Version)
+			c.RequireKeyspaces = append(c.RequireKeyspaces, x)
+		}
 		d.MaybeScanArgs(m.t, "actor", &c.Actor)
 		d.MaybeScanArgs(m.t, "via", &c.Via)
 		d.MaybeScanArgs(m.t, "why", &c.Why)

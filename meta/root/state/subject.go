@@ -13,6 +13,9 @@ import (
 // sent on: see named. It is part of the format.
 func subject(c *rootv1.Command) uint32 {
 	h := numbers(uint64(len(c.GetEvents())), c.GetRequireEra())
+	for _, x := range c.GetRequireKeyspaces() {
+		h = numbers(h, uint64(x.GetKeyspaceId()), x.GetVersion())
+	}
 	for _, e := range c.GetEvents() {
 		switch k := e.GetKind().(type) {
 		case *rootv1.Event_RegionPublished:

@@ -49,6 +49,12 @@ func TestSubjects(t *testing.T) {
 			}
 		})
 	}
+	at := func(version uint64) *rootv1.Command {
+		return &rootv1.Command{RequireKeyspaces: []*rootv1.KeyspaceVersion{{KeyspaceId: 2, Version: version}}}
+	}
+	if subject(at(1)) == subject(at(2)) || subject(at(1)) == subject(&rootv1.Command{}) {
+		t.Error("versions of keyspaces are not in it")
+	}
 	if subject(&rootv1.Command{RequireEra: 1}) == subject(&rootv1.Command{RequireEra: 2}) {
 		t.Error("the era that a command requires does not count")
 	}

@@ -95,9 +95,12 @@ type Command struct {
 	Why string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
 	// The coordinator that names the actor, ROLE/NAME, as the root knows it by its
 	// certificate; empty where the actor called by itself.
-	Via           string `protobuf:"bytes,6,opt,name=via,proto3" json:"via,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Via string `protobuf:"bytes,6,opt,name=via,proto3" json:"via,omitempty"`
+	// Applies only while each of these keyspaces is at this version: what the command asks
+	// for was decided by their settings. 1024 at most; set by coordinators alone.
+	RequireKeyspaces []*KeyspaceVersion `protobuf:"bytes,7,rep,name=require_keyspaces,json=requireKeyspaces,proto3" json:"require_keyspaces,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Command) Reset() {
@@ -172,6 +175,66 @@ func (x *Command) GetVia() string {
 	return ""
 }
 
+func (x *Command) GetRequireKeyspaces() []*KeyspaceVersion {
+	if x != nil {
+		return x.RequireKeyspaces
+	}
+	return nil
+}
+
+// KeyspaceVersion is a keyspace at a version of its settings.
+type KeyspaceVersion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	KeyspaceId    uint32                 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
+	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyspaceVersion) Reset() {
+	*x = KeyspaceVersion{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyspaceVersion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyspaceVersion) ProtoMessage() {}
+
+func (x *KeyspaceVersion) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyspaceVersion.ProtoReflect.Descriptor instead.
+func (*KeyspaceVersion) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *KeyspaceVersion) GetKeyspaceId() uint32 {
+	if x != nil {
+		return x.KeyspaceId
+	}
+	return 0
+}
+
+func (x *KeyspaceVersion) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 // Entry is the payload of one log entry: commands of many callers.
 type Entry struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -185,7 +248,7 @@ type Entry struct {
 
 func (x *Entry) Reset() {
 	*x = Entry{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[1]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -197,7 +260,7 @@ func (x *Entry) String() string {
 func (*Entry) ProtoMessage() {}
 
 func (x *Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[1]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -210,7 +273,7 @@ func (x *Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entry.ProtoReflect.Descriptor instead.
 func (*Entry) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{1}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Entry) GetCommands() []*Command {
@@ -274,7 +337,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[2]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -286,7 +349,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[2]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -299,7 +362,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{2}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Event) GetKind() isEvent_Kind {
@@ -849,7 +912,7 @@ type ClusterBootstrapped struct {
 
 func (x *ClusterBootstrapped) Reset() {
 	*x = ClusterBootstrapped{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +924,7 @@ func (x *ClusterBootstrapped) String() string {
 func (*ClusterBootstrapped) ProtoMessage() {}
 
 func (x *ClusterBootstrapped) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +937,7 @@ func (x *ClusterBootstrapped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterBootstrapped.ProtoReflect.Descriptor instead.
 func (*ClusterBootstrapped) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{3}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ClusterBootstrapped) GetCluster() *Cluster {
@@ -901,7 +964,7 @@ type FenceExtended struct {
 
 func (x *FenceExtended) Reset() {
 	*x = FenceExtended{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +976,7 @@ func (x *FenceExtended) String() string {
 func (*FenceExtended) ProtoMessage() {}
 
 func (x *FenceExtended) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +989,7 @@ func (x *FenceExtended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceExtended.ProtoReflect.Descriptor instead.
 func (*FenceExtended) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{4}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FenceExtended) GetMandate() Mandate {
@@ -987,7 +1050,7 @@ type TenureClaimed struct {
 
 func (x *TenureClaimed) Reset() {
 	*x = TenureClaimed{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1062,7 @@ func (x *TenureClaimed) String() string {
 func (*TenureClaimed) ProtoMessage() {}
 
 func (x *TenureClaimed) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1075,7 @@ func (x *TenureClaimed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenureClaimed.ProtoReflect.Descriptor instead.
 func (*TenureClaimed) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{5}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TenureClaimed) GetHolderId() string {
@@ -1102,7 +1165,7 @@ type TenureRetired struct {
 
 func (x *TenureRetired) Reset() {
 	*x = TenureRetired{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1177,7 @@ func (x *TenureRetired) String() string {
 func (*TenureRetired) ProtoMessage() {}
 
 func (x *TenureRetired) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1190,7 @@ func (x *TenureRetired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenureRetired.ProtoReflect.Descriptor instead.
 func (*TenureRetired) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{6}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TenureRetired) GetEra() uint64 {
@@ -1180,7 +1243,7 @@ type TenureEnded struct {
 
 func (x *TenureEnded) Reset() {
 	*x = TenureEnded{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1255,7 @@ func (x *TenureEnded) String() string {
 func (*TenureEnded) ProtoMessage() {}
 
 func (x *TenureEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1268,7 @@ func (x *TenureEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenureEnded.ProtoReflect.Descriptor instead.
 func (*TenureEnded) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{7}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TenureEnded) GetEra() uint64 {
@@ -1235,7 +1298,7 @@ type ClusterSettingsChanged struct {
 
 func (x *ClusterSettingsChanged) Reset() {
 	*x = ClusterSettingsChanged{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1310,7 @@ func (x *ClusterSettingsChanged) String() string {
 func (*ClusterSettingsChanged) ProtoMessage() {}
 
 func (x *ClusterSettingsChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1323,7 @@ func (x *ClusterSettingsChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterSettingsChanged.ProtoReflect.Descriptor instead.
 func (*ClusterSettingsChanged) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{8}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClusterSettingsChanged) GetExpectedVersion() uint64 {
@@ -1288,7 +1351,7 @@ type AccessGranted struct {
 
 func (x *AccessGranted) Reset() {
 	*x = AccessGranted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1300,7 +1363,7 @@ func (x *AccessGranted) String() string {
 func (*AccessGranted) ProtoMessage() {}
 
 func (x *AccessGranted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1376,7 @@ func (x *AccessGranted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccessGranted.ProtoReflect.Descriptor instead.
 func (*AccessGranted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{9}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AccessGranted) GetGrant() *Grant {
@@ -1336,7 +1399,7 @@ type AccessRevoked struct {
 
 func (x *AccessRevoked) Reset() {
 	*x = AccessRevoked{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1411,7 @@ func (x *AccessRevoked) String() string {
 func (*AccessRevoked) ProtoMessage() {}
 
 func (x *AccessRevoked) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1424,7 @@ func (x *AccessRevoked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccessRevoked.ProtoReflect.Descriptor instead.
 func (*AccessRevoked) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AccessRevoked) GetPrincipal() string {
@@ -1400,7 +1463,7 @@ type HandoverAdvanced struct {
 
 func (x *HandoverAdvanced) Reset() {
 	*x = HandoverAdvanced{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1475,7 @@ func (x *HandoverAdvanced) String() string {
 func (*HandoverAdvanced) ProtoMessage() {}
 
 func (x *HandoverAdvanced) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1488,7 @@ func (x *HandoverAdvanced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoverAdvanced.ProtoReflect.Descriptor instead.
 func (*HandoverAdvanced) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HandoverAdvanced) GetEra() uint64 {
@@ -1474,7 +1537,7 @@ type CoordinatorJoined struct {
 
 func (x *CoordinatorJoined) Reset() {
 	*x = CoordinatorJoined{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1549,7 @@ func (x *CoordinatorJoined) String() string {
 func (*CoordinatorJoined) ProtoMessage() {}
 
 func (x *CoordinatorJoined) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1562,7 @@ func (x *CoordinatorJoined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorJoined.ProtoReflect.Descriptor instead.
 func (*CoordinatorJoined) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CoordinatorJoined) GetId() string {
@@ -1548,7 +1611,7 @@ type CoordinatorLeft struct {
 
 func (x *CoordinatorLeft) Reset() {
 	*x = CoordinatorLeft{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +1623,7 @@ func (x *CoordinatorLeft) String() string {
 func (*CoordinatorLeft) ProtoMessage() {}
 
 func (x *CoordinatorLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +1636,7 @@ func (x *CoordinatorLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorLeft.ProtoReflect.Descriptor instead.
 func (*CoordinatorLeft) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CoordinatorLeft) GetId() string {
@@ -1604,7 +1667,7 @@ type MemberJoined struct {
 
 func (x *MemberJoined) Reset() {
 	*x = MemberJoined{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1616,7 +1679,7 @@ func (x *MemberJoined) String() string {
 func (*MemberJoined) ProtoMessage() {}
 
 func (x *MemberJoined) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1629,7 +1692,7 @@ func (x *MemberJoined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberJoined.ProtoReflect.Descriptor instead.
 func (*MemberJoined) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MemberJoined) GetMember() *Member {
@@ -1664,7 +1727,7 @@ type MemberStateChanged struct {
 
 func (x *MemberStateChanged) Reset() {
 	*x = MemberStateChanged{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1739,7 @@ func (x *MemberStateChanged) String() string {
 func (*MemberStateChanged) ProtoMessage() {}
 
 func (x *MemberStateChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1752,7 @@ func (x *MemberStateChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStateChanged.ProtoReflect.Descriptor instead.
 func (*MemberStateChanged) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MemberStateChanged) GetMemberId() string {
@@ -1745,7 +1808,7 @@ type KeyspaceCreated struct {
 
 func (x *KeyspaceCreated) Reset() {
 	*x = KeyspaceCreated{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +1820,7 @@ func (x *KeyspaceCreated) String() string {
 func (*KeyspaceCreated) ProtoMessage() {}
 
 func (x *KeyspaceCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +1833,7 @@ func (x *KeyspaceCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceCreated.ProtoReflect.Descriptor instead.
 func (*KeyspaceCreated) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{16}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KeyspaceCreated) GetName() string {
@@ -1801,7 +1864,7 @@ type KeyspaceUpdated struct {
 
 func (x *KeyspaceUpdated) Reset() {
 	*x = KeyspaceUpdated{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +1876,7 @@ func (x *KeyspaceUpdated) String() string {
 func (*KeyspaceUpdated) ProtoMessage() {}
 
 func (x *KeyspaceUpdated) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +1889,7 @@ func (x *KeyspaceUpdated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceUpdated.ProtoReflect.Descriptor instead.
 func (*KeyspaceUpdated) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{17}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KeyspaceUpdated) GetKeyspaceId() uint32 {
@@ -1874,7 +1937,7 @@ type KeyspaceDeleted struct {
 
 func (x *KeyspaceDeleted) Reset() {
 	*x = KeyspaceDeleted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +1949,7 @@ func (x *KeyspaceDeleted) String() string {
 func (*KeyspaceDeleted) ProtoMessage() {}
 
 func (x *KeyspaceDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +1962,7 @@ func (x *KeyspaceDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceDeleted.ProtoReflect.Descriptor instead.
 func (*KeyspaceDeleted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{18}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KeyspaceDeleted) GetKeyspaceId() uint32 {
@@ -1940,7 +2003,7 @@ type RegionBootstrapped struct {
 
 func (x *RegionBootstrapped) Reset() {
 	*x = RegionBootstrapped{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2015,7 @@ func (x *RegionBootstrapped) String() string {
 func (*RegionBootstrapped) ProtoMessage() {}
 
 func (x *RegionBootstrapped) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2028,7 @@ func (x *RegionBootstrapped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionBootstrapped.ProtoReflect.Descriptor instead.
 func (*RegionBootstrapped) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{19}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RegionBootstrapped) GetRegion() *Region {
@@ -1990,7 +2053,7 @@ type RegionPublished struct {
 
 func (x *RegionPublished) Reset() {
 	*x = RegionPublished{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2065,7 @@ func (x *RegionPublished) String() string {
 func (*RegionPublished) ProtoMessage() {}
 
 func (x *RegionPublished) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2078,7 @@ func (x *RegionPublished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionPublished.ProtoReflect.Descriptor instead.
 func (*RegionPublished) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{20}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RegionPublished) GetRegion() *Region {
@@ -2044,7 +2107,7 @@ type RegionTombstoned struct {
 
 func (x *RegionTombstoned) Reset() {
 	*x = RegionTombstoned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2119,7 @@ func (x *RegionTombstoned) String() string {
 func (*RegionTombstoned) ProtoMessage() {}
 
 func (x *RegionTombstoned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2132,7 @@ func (x *RegionTombstoned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionTombstoned.ProtoReflect.Descriptor instead.
 func (*RegionTombstoned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{21}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RegionTombstoned) GetRegionId() uint64 {
@@ -2096,7 +2159,7 @@ type RegionsAssigned struct {
 
 func (x *RegionsAssigned) Reset() {
 	*x = RegionsAssigned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2108,7 +2171,7 @@ func (x *RegionsAssigned) String() string {
 func (*RegionsAssigned) ProtoMessage() {}
 
 func (x *RegionsAssigned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2121,7 +2184,7 @@ func (x *RegionsAssigned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionsAssigned.ProtoReflect.Descriptor instead.
 func (*RegionsAssigned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{22}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RegionsAssigned) GetAssignments() []*Assignment {
@@ -2157,7 +2220,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2169,7 +2232,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2245,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{23}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Assignment) GetRegionId() uint64 {
@@ -2257,7 +2320,7 @@ type PeerChangePlanned struct {
 
 func (x *PeerChangePlanned) Reset() {
 	*x = PeerChangePlanned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2332,7 @@ func (x *PeerChangePlanned) String() string {
 func (*PeerChangePlanned) ProtoMessage() {}
 
 func (x *PeerChangePlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2345,7 @@ func (x *PeerChangePlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerChangePlanned.ProtoReflect.Descriptor instead.
 func (*PeerChangePlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{24}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PeerChangePlanned) GetRegionId() uint64 {
@@ -2337,7 +2400,7 @@ type SplitPlanned struct {
 
 func (x *SplitPlanned) Reset() {
 	*x = SplitPlanned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2412,7 @@ func (x *SplitPlanned) String() string {
 func (*SplitPlanned) ProtoMessage() {}
 
 func (x *SplitPlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2425,7 @@ func (x *SplitPlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SplitPlanned.ProtoReflect.Descriptor instead.
 func (*SplitPlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{25}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SplitPlanned) GetRegionId() uint64 {
@@ -2415,7 +2478,7 @@ type MergePlanned struct {
 
 func (x *MergePlanned) Reset() {
 	*x = MergePlanned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +2490,7 @@ func (x *MergePlanned) String() string {
 func (*MergePlanned) ProtoMessage() {}
 
 func (x *MergePlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +2503,7 @@ func (x *MergePlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MergePlanned.ProtoReflect.Descriptor instead.
 func (*MergePlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MergePlanned) GetLeftRegionId() uint64 {
@@ -2501,7 +2564,7 @@ type MovePlanned struct {
 
 func (x *MovePlanned) Reset() {
 	*x = MovePlanned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2576,7 @@ func (x *MovePlanned) String() string {
 func (*MovePlanned) ProtoMessage() {}
 
 func (x *MovePlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2589,7 @@ func (x *MovePlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovePlanned.ProtoReflect.Descriptor instead.
 func (*MovePlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MovePlanned) GetRegionId() uint64 {
@@ -2593,7 +2656,7 @@ type MoveReady struct {
 
 func (x *MoveReady) Reset() {
 	*x = MoveReady{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2668,7 @@ func (x *MoveReady) String() string {
 func (*MoveReady) ProtoMessage() {}
 
 func (x *MoveReady) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2681,7 @@ func (x *MoveReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveReady.ProtoReflect.Descriptor instead.
 func (*MoveReady) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *MoveReady) GetTransitionId() string {
@@ -2659,7 +2722,7 @@ type TransitionCompleted struct {
 
 func (x *TransitionCompleted) Reset() {
 	*x = TransitionCompleted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2671,7 +2734,7 @@ func (x *TransitionCompleted) String() string {
 func (*TransitionCompleted) ProtoMessage() {}
 
 func (x *TransitionCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2684,7 +2747,7 @@ func (x *TransitionCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransitionCompleted.ProtoReflect.Descriptor instead.
 func (*TransitionCompleted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TransitionCompleted) GetTransitionId() string {
@@ -2731,7 +2794,7 @@ type TransitionCancelled struct {
 
 func (x *TransitionCancelled) Reset() {
 	*x = TransitionCancelled{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +2806,7 @@ func (x *TransitionCancelled) String() string {
 func (*TransitionCancelled) ProtoMessage() {}
 
 func (x *TransitionCancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +2819,7 @@ func (x *TransitionCancelled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransitionCancelled.ProtoReflect.Descriptor instead.
 func (*TransitionCancelled) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{30}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TransitionCancelled) GetTransitionId() string {
@@ -2806,7 +2869,7 @@ type PinKeyRotated struct {
 
 func (x *PinKeyRotated) Reset() {
 	*x = PinKeyRotated{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2818,7 +2881,7 @@ func (x *PinKeyRotated) String() string {
 func (*PinKeyRotated) ProtoMessage() {}
 
 func (x *PinKeyRotated) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2831,7 +2894,7 @@ func (x *PinKeyRotated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKeyRotated.ProtoReflect.Descriptor instead.
 func (*PinKeyRotated) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{31}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PinKeyRotated) GetExpectedId() uint32 {
@@ -2878,7 +2941,7 @@ type TokenKeyRotated struct {
 
 func (x *TokenKeyRotated) Reset() {
 	*x = TokenKeyRotated{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2890,7 +2953,7 @@ func (x *TokenKeyRotated) String() string {
 func (*TokenKeyRotated) ProtoMessage() {}
 
 func (x *TokenKeyRotated) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2903,7 +2966,7 @@ func (x *TokenKeyRotated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenKeyRotated.ProtoReflect.Descriptor instead.
 func (*TokenKeyRotated) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TokenKeyRotated) GetExpectedId() uint32 {
@@ -2947,7 +3010,7 @@ type TokenRevoked struct {
 
 func (x *TokenRevoked) Reset() {
 	*x = TokenRevoked{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3022,7 @@ func (x *TokenRevoked) String() string {
 func (*TokenRevoked) ProtoMessage() {}
 
 func (x *TokenRevoked) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3035,7 @@ func (x *TokenRevoked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRevoked.ProtoReflect.Descriptor instead.
 func (*TokenRevoked) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{33}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TokenRevoked) GetKeyId() uint32 {
@@ -3002,7 +3065,7 @@ type FeatureLevelRaised struct {
 
 func (x *FeatureLevelRaised) Reset() {
 	*x = FeatureLevelRaised{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3014,7 +3077,7 @@ func (x *FeatureLevelRaised) String() string {
 func (*FeatureLevelRaised) ProtoMessage() {}
 
 func (x *FeatureLevelRaised) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3027,7 +3090,7 @@ func (x *FeatureLevelRaised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureLevelRaised.ProtoReflect.Descriptor instead.
 func (*FeatureLevelRaised) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{34}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FeatureLevelRaised) GetFrom() uint32 {
@@ -3058,7 +3121,7 @@ type RootPeerAdded struct {
 
 func (x *RootPeerAdded) Reset() {
 	*x = RootPeerAdded{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3133,7 @@ func (x *RootPeerAdded) String() string {
 func (*RootPeerAdded) ProtoMessage() {}
 
 func (x *RootPeerAdded) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3146,7 @@ func (x *RootPeerAdded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerAdded.ProtoReflect.Descriptor instead.
 func (*RootPeerAdded) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{35}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RootPeerAdded) GetPeer() *RootPeer {
@@ -3111,7 +3174,7 @@ type RootPeerPromoted struct {
 
 func (x *RootPeerPromoted) Reset() {
 	*x = RootPeerPromoted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3123,7 +3186,7 @@ func (x *RootPeerPromoted) String() string {
 func (*RootPeerPromoted) ProtoMessage() {}
 
 func (x *RootPeerPromoted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3136,7 +3199,7 @@ func (x *RootPeerPromoted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerPromoted.ProtoReflect.Descriptor instead.
 func (*RootPeerPromoted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{36}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RootPeerPromoted) GetNodeId() uint64 {
@@ -3156,7 +3219,7 @@ type RootPeersSettled struct {
 
 func (x *RootPeersSettled) Reset() {
 	*x = RootPeersSettled{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3168,7 +3231,7 @@ func (x *RootPeersSettled) String() string {
 func (*RootPeersSettled) ProtoMessage() {}
 
 func (x *RootPeersSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3181,7 +3244,7 @@ func (x *RootPeersSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeersSettled.ProtoReflect.Descriptor instead.
 func (*RootPeersSettled) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{37}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RootPeersSettled) GetNodeId() uint64 {
@@ -3201,7 +3264,7 @@ type RootPeerDropped struct {
 
 func (x *RootPeerDropped) Reset() {
 	*x = RootPeerDropped{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3276,7 @@ func (x *RootPeerDropped) String() string {
 func (*RootPeerDropped) ProtoMessage() {}
 
 func (x *RootPeerDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3289,7 @@ func (x *RootPeerDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerDropped.ProtoReflect.Descriptor instead.
 func (*RootPeerDropped) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{38}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RootPeerDropped) GetNodeId() uint64 {
@@ -3259,7 +3322,7 @@ type CommandResult struct {
 
 func (x *CommandResult) Reset() {
 	*x = CommandResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3271,7 +3334,7 @@ func (x *CommandResult) String() string {
 func (*CommandResult) ProtoMessage() {}
 
 func (x *CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3284,7 +3347,7 @@ func (x *CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResult.ProtoReflect.Descriptor instead.
 func (*CommandResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{39}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CommandResult) GetOutcome() Outcome {
@@ -3355,7 +3418,7 @@ type EventResult struct {
 
 func (x *EventResult) Reset() {
 	*x = EventResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3367,7 +3430,7 @@ func (x *EventResult) String() string {
 func (*EventResult) ProtoMessage() {}
 
 func (x *EventResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3380,7 +3443,7 @@ func (x *EventResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventResult.ProtoReflect.Descriptor instead.
 func (*EventResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{40}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *EventResult) GetRegion() *Region {
@@ -3471,7 +3534,7 @@ var File_nokv_root_v1_events_proto protoreflect.FileDescriptor
 
 const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\n" +
-	"\x19nokv/root/v1/events.proto\x12\fnokv.root.v1\x1a\x18nokv/root/v1/types.proto\"\xcc\x01\n" +
+	"\x19nokv/root/v1/events.proto\x12\fnokv.root.v1\x1a\x18nokv/root/v1/types.proto\"\x98\x02\n" +
 	"\aCommand\x12+\n" +
 	"\x06events\x18\x01 \x03(\v2\x13.nokv.root.v1.EventR\x06events\x12\x1f\n" +
 	"\vrequire_era\x18\x02 \x01(\x04R\n" +
@@ -3479,7 +3542,12 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\x12\x14\n" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x10\n" +
 	"\x03why\x18\x05 \x01(\tR\x03why\x12\x10\n" +
-	"\x03via\x18\x06 \x01(\tR\x03via\"[\n" +
+	"\x03via\x18\x06 \x01(\tR\x03via\x12J\n" +
+	"\x11require_keyspaces\x18\a \x03(\v2\x1d.nokv.root.v1.KeyspaceVersionR\x10requireKeyspaces\"L\n" +
+	"\x0fKeyspaceVersion\x12\x1f\n" +
+	"\vkeyspace_id\x18\x01 \x01(\rR\n" +
+	"keyspaceId\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"[\n" +
 	"\x05Entry\x121\n" +
 	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\x12\x1f\n" +
 	"\vunix_millis\x18\x02 \x01(\x04R\n" +
@@ -3735,169 +3803,171 @@ func file_nokv_root_v1_events_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_events_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_nokv_root_v1_events_proto_goTypes = []any{
 	(Outcome)(0),                   // 0: nokv.root.v1.Outcome
 	(*Command)(nil),                // 1: nokv.root.v1.Command
-	(*Entry)(nil),                  // 2: nokv.root.v1.Entry
-	(*Event)(nil),                  // 3: nokv.root.v1.Event
-	(*ClusterBootstrapped)(nil),    // 4: nokv.root.v1.ClusterBootstrapped
-	(*FenceExtended)(nil),          // 5: nokv.root.v1.FenceExtended
-	(*TenureClaimed)(nil),          // 6: nokv.root.v1.TenureClaimed
-	(*TenureRetired)(nil),          // 7: nokv.root.v1.TenureRetired
-	(*TenureEnded)(nil),            // 8: nokv.root.v1.TenureEnded
-	(*ClusterSettingsChanged)(nil), // 9: nokv.root.v1.ClusterSettingsChanged
-	(*AccessGranted)(nil),          // 10: nokv.root.v1.AccessGranted
-	(*AccessRevoked)(nil),          // 11: nokv.root.v1.AccessRevoked
-	(*HandoverAdvanced)(nil),       // 12: nokv.root.v1.HandoverAdvanced
-	(*CoordinatorJoined)(nil),      // 13: nokv.root.v1.CoordinatorJoined
-	(*CoordinatorLeft)(nil),        // 14: nokv.root.v1.CoordinatorLeft
-	(*MemberJoined)(nil),           // 15: nokv.root.v1.MemberJoined
-	(*MemberStateChanged)(nil),     // 16: nokv.root.v1.MemberStateChanged
-	(*KeyspaceCreated)(nil),        // 17: nokv.root.v1.KeyspaceCreated
-	(*KeyspaceUpdated)(nil),        // 18: nokv.root.v1.KeyspaceUpdated
-	(*KeyspaceDeleted)(nil),        // 19: nokv.root.v1.KeyspaceDeleted
-	(*RegionBootstrapped)(nil),     // 20: nokv.root.v1.RegionBootstrapped
-	(*RegionPublished)(nil),        // 21: nokv.root.v1.RegionPublished
-	(*RegionTombstoned)(nil),       // 22: nokv.root.v1.RegionTombstoned
-	(*RegionsAssigned)(nil),        // 23: nokv.root.v1.RegionsAssigned
-	(*Assignment)(nil),             // 24: nokv.root.v1.Assignment
-	(*PeerChangePlanned)(nil),      // 25: nokv.root.v1.PeerChangePlanned
-	(*SplitPlanned)(nil),           // 26: nokv.root.v1.SplitPlanned
-	(*MergePlanned)(nil),           // 27: nokv.root.v1.MergePlanned
-	(*MovePlanned)(nil),            // 28: nokv.root.v1.MovePlanned
-	(*MoveReady)(nil),              // 29: nokv.root.v1.MoveReady
-	(*TransitionCompleted)(nil),    // 30: nokv.root.v1.TransitionCompleted
-	(*TransitionCancelled)(nil),    // 31: nokv.root.v1.TransitionCancelled
-	(*PinKeyRotated)(nil),          // 32: nokv.root.v1.PinKeyRotated
-	(*TokenKeyRotated)(nil),        // 33: nokv.root.v1.TokenKeyRotated
-	(*TokenRevoked)(nil),           // 34: nokv.root.v1.TokenRevoked
-	(*FeatureLevelRaised)(nil),     // 35: nokv.root.v1.FeatureLevelRaised
-	(*RootPeerAdded)(nil),          // 36: nokv.root.v1.RootPeerAdded
-	(*RootPeerPromoted)(nil),       // 37: nokv.root.v1.RootPeerPromoted
-	(*RootPeersSettled)(nil),       // 38: nokv.root.v1.RootPeersSettled
-	(*RootPeerDropped)(nil),        // 39: nokv.root.v1.RootPeerDropped
-	(*CommandResult)(nil),          // 40: nokv.root.v1.CommandResult
-	(*EventResult)(nil),            // 41: nokv.root.v1.EventResult
-	(*CommandIdentity)(nil),        // 42: nokv.root.v1.CommandIdentity
-	(*Cluster)(nil),                // 43: nokv.root.v1.Cluster
-	(Mandate)(0),                   // 44: nokv.root.v1.Mandate
-	(*Frontiers)(nil),              // 45: nokv.root.v1.Frontiers
-	(*ClusterSettings)(nil),        // 46: nokv.root.v1.ClusterSettings
-	(*Grant)(nil),                  // 47: nokv.root.v1.Grant
-	(Verb)(0),                      // 48: nokv.root.v1.Verb
-	(HandoverStage)(0),             // 49: nokv.root.v1.HandoverStage
-	(*Member)(nil),                 // 50: nokv.root.v1.Member
-	(MemberState)(0),               // 51: nokv.root.v1.MemberState
-	(*KeyspaceSettings)(nil),       // 52: nokv.root.v1.KeyspaceSettings
-	(*Region)(nil),                 // 53: nokv.root.v1.Region
-	(*RegionEpoch)(nil),            // 54: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),                  // 55: nokv.root.v1.Owner
-	(OperationReason)(0),           // 56: nokv.root.v1.OperationReason
-	(TransitionKind)(0),            // 57: nokv.root.v1.TransitionKind
-	(*RootPeer)(nil),               // 58: nokv.root.v1.RootPeer
-	(*RootToken)(nil),              // 59: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),            // 60: nokv.root.v1.ErrorDetail
-	(*Keyspace)(nil),               // 61: nokv.root.v1.Keyspace
-	(*Tenure)(nil),                 // 62: nokv.root.v1.Tenure
-	(*Handover)(nil),               // 63: nokv.root.v1.Handover
-	(*Transition)(nil),             // 64: nokv.root.v1.Transition
-	(*Window)(nil),                 // 65: nokv.root.v1.Window
-	(*Coordinator)(nil),            // 66: nokv.root.v1.Coordinator
+	(*KeyspaceVersion)(nil),        // 2: nokv.root.v1.KeyspaceVersion
+	(*Entry)(nil),                  // 3: nokv.root.v1.Entry
+	(*Event)(nil),                  // 4: nokv.root.v1.Event
+	(*ClusterBootstrapped)(nil),    // 5: nokv.root.v1.ClusterBootstrapped
+	(*FenceExtended)(nil),          // 6: nokv.root.v1.FenceExtended
+	(*TenureClaimed)(nil),          // 7: nokv.root.v1.TenureClaimed
+	(*TenureRetired)(nil),          // 8: nokv.root.v1.TenureRetired
+	(*TenureEnded)(nil),            // 9: nokv.root.v1.TenureEnded
+	(*ClusterSettingsChanged)(nil), // 10: nokv.root.v1.ClusterSettingsChanged
+	(*AccessGranted)(nil),          // 11: nokv.root.v1.AccessGranted
+	(*AccessRevoked)(nil),          // 12: nokv.root.v1.AccessRevoked
+	(*HandoverAdvanced)(nil),       // 13: nokv.root.v1.HandoverAdvanced
+	(*CoordinatorJoined)(nil),      // 14: nokv.root.v1.CoordinatorJoined
+	(*CoordinatorLeft)(nil),        // 15: nokv.root.v1.CoordinatorLeft
+	(*MemberJoined)(nil),           // 16: nokv.root.v1.MemberJoined
+	(*MemberStateChanged)(nil),     // 17: nokv.root.v1.MemberStateChanged
+	(*KeyspaceCreated)(nil),        // 18: nokv.root.v1.KeyspaceCreated
+	(*KeyspaceUpdated)(nil),        // 19: nokv.root.v1.KeyspaceUpdated
+	(*KeyspaceDeleted)(nil),        // 20: nokv.root.v1.KeyspaceDeleted
+	(*RegionBootstrapped)(nil),     // 21: nokv.root.v1.RegionBootstrapped
+	(*RegionPublished)(nil),        // 22: nokv.root.v1.RegionPublished
+	(*RegionTombstoned)(nil),       // 23: nokv.root.v1.RegionTombstoned
+	(*RegionsAssigned)(nil),        // 24: nokv.root.v1.RegionsAssigned
+	(*Assignment)(nil),             // 25: nokv.root.v1.Assignment
+	(*PeerChangePlanned)(nil),      // 26: nokv.root.v1.PeerChangePlanned
+	(*SplitPlanned)(nil),           // 27: nokv.root.v1.SplitPlanned
+	(*MergePlanned)(nil),           // 28: nokv.root.v1.MergePlanned
+	(*MovePlanned)(nil),            // 29: nokv.root.v1.MovePlanned
+	(*MoveReady)(nil),              // 30: nokv.root.v1.MoveReady
+	(*TransitionCompleted)(nil),    // 31: nokv.root.v1.TransitionCompleted
+	(*TransitionCancelled)(nil),    // 32: nokv.root.v1.TransitionCancelled
+	(*PinKeyRotated)(nil),          // 33: nokv.root.v1.PinKeyRotated
+	(*TokenKeyRotated)(nil),        // 34: nokv.root.v1.TokenKeyRotated
+	(*TokenRevoked)(nil),           // 35: nokv.root.v1.TokenRevoked
+	(*FeatureLevelRaised)(nil),     // 36: nokv.root.v1.FeatureLevelRaised
+	(*RootPeerAdded)(nil),          // 37: nokv.root.v1.RootPeerAdded
+	(*RootPeerPromoted)(nil),       // 38: nokv.root.v1.RootPeerPromoted
+	(*RootPeersSettled)(nil),       // 39: nokv.root.v1.RootPeersSettled
+	(*RootPeerDropped)(nil),        // 40: nokv.root.v1.RootPeerDropped
+	(*CommandResult)(nil),          // 41: nokv.root.v1.CommandResult
+	(*EventResult)(nil),            // 42: nokv.root.v1.EventResult
+	(*CommandIdentity)(nil),        // 43: nokv.root.v1.CommandIdentity
+	(*Cluster)(nil),                // 44: nokv.root.v1.Cluster
+	(Mandate)(0),                   // 45: nokv.root.v1.Mandate
+	(*Frontiers)(nil),              // 46: nokv.root.v1.Frontiers
+	(*ClusterSettings)(nil),        // 47: nokv.root.v1.ClusterSettings
+	(*Grant)(nil),                  // 48: nokv.root.v1.Grant
+	(Verb)(0),                      // 49: nokv.root.v1.Verb
+	(HandoverStage)(0),             // 50: nokv.root.v1.HandoverStage
+	(*Member)(nil),                 // 51: nokv.root.v1.Member
+	(MemberState)(0),               // 52: nokv.root.v1.MemberState
+	(*KeyspaceSettings)(nil),       // 53: nokv.root.v1.KeyspaceSettings
+	(*Region)(nil),                 // 54: nokv.root.v1.Region
+	(*RegionEpoch)(nil),            // 55: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),                  // 56: nokv.root.v1.Owner
+	(OperationReason)(0),           // 57: nokv.root.v1.OperationReason
+	(TransitionKind)(0),            // 58: nokv.root.v1.TransitionKind
+	(*RootPeer)(nil),               // 59: nokv.root.v1.RootPeer
+	(*RootToken)(nil),              // 60: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),            // 61: nokv.root.v1.ErrorDetail
+	(*Keyspace)(nil),               // 62: nokv.root.v1.Keyspace
+	(*Tenure)(nil),                 // 63: nokv.root.v1.Tenure
+	(*Handover)(nil),               // 64: nokv.root.v1.Handover
+	(*Transition)(nil),             // 65: nokv.root.v1.Transition
+	(*Window)(nil),                 // 66: nokv.root.v1.Window
+	(*Coordinator)(nil),            // 67: nokv.root.v1.Coordinator
 }
 var file_nokv_root_v1_events_proto_depIdxs = []int32{
-	3,  // 0: nokv.root.v1.Command.events:type_name -> nokv.root.v1.Event
-	42, // 1: nokv.root.v1.Command.identity:type_name -> nokv.root.v1.CommandIdentity
-	1,  // 2: nokv.root.v1.Entry.commands:type_name -> nokv.root.v1.Command
-	4,  // 3: nokv.root.v1.Event.cluster_bootstrapped:type_name -> nokv.root.v1.ClusterBootstrapped
-	5,  // 4: nokv.root.v1.Event.fence_extended:type_name -> nokv.root.v1.FenceExtended
-	6,  // 5: nokv.root.v1.Event.tenure_claimed:type_name -> nokv.root.v1.TenureClaimed
-	7,  // 6: nokv.root.v1.Event.tenure_retired:type_name -> nokv.root.v1.TenureRetired
-	12, // 7: nokv.root.v1.Event.handover_advanced:type_name -> nokv.root.v1.HandoverAdvanced
-	13, // 8: nokv.root.v1.Event.coordinator_joined:type_name -> nokv.root.v1.CoordinatorJoined
-	14, // 9: nokv.root.v1.Event.coordinator_left:type_name -> nokv.root.v1.CoordinatorLeft
-	15, // 10: nokv.root.v1.Event.member_joined:type_name -> nokv.root.v1.MemberJoined
-	16, // 11: nokv.root.v1.Event.member_state_changed:type_name -> nokv.root.v1.MemberStateChanged
-	17, // 12: nokv.root.v1.Event.keyspace_created:type_name -> nokv.root.v1.KeyspaceCreated
-	18, // 13: nokv.root.v1.Event.keyspace_updated:type_name -> nokv.root.v1.KeyspaceUpdated
-	19, // 14: nokv.root.v1.Event.keyspace_deleted:type_name -> nokv.root.v1.KeyspaceDeleted
-	20, // 15: nokv.root.v1.Event.region_bootstrapped:type_name -> nokv.root.v1.RegionBootstrapped
-	21, // 16: nokv.root.v1.Event.region_published:type_name -> nokv.root.v1.RegionPublished
-	22, // 17: nokv.root.v1.Event.region_tombstoned:type_name -> nokv.root.v1.RegionTombstoned
-	23, // 18: nokv.root.v1.Event.regions_assigned:type_name -> nokv.root.v1.RegionsAssigned
-	25, // 19: nokv.root.v1.Event.peer_change_planned:type_name -> nokv.root.v1.PeerChangePlanned
-	26, // 20: nokv.root.v1.Event.split_planned:type_name -> nokv.root.v1.SplitPlanned
-	27, // 21: nokv.root.v1.Event.merge_planned:type_name -> nokv.root.v1.MergePlanned
-	30, // 22: nokv.root.v1.Event.transition_completed:type_name -> nokv.root.v1.TransitionCompleted
-	31, // 23: nokv.root.v1.Event.transition_cancelled:type_name -> nokv.root.v1.TransitionCancelled
-	32, // 24: nokv.root.v1.Event.pin_key_rotated:type_name -> nokv.root.v1.PinKeyRotated
-	36, // 25: nokv.root.v1.Event.root_peer_added:type_name -> nokv.root.v1.RootPeerAdded
-	37, // 26: nokv.root.v1.Event.root_peer_promoted:type_name -> nokv.root.v1.RootPeerPromoted
-	38, // 27: nokv.root.v1.Event.root_peers_settled:type_name -> nokv.root.v1.RootPeersSettled
-	39, // 28: nokv.root.v1.Event.root_peer_dropped:type_name -> nokv.root.v1.RootPeerDropped
-	35, // 29: nokv.root.v1.Event.feature_level_raised:type_name -> nokv.root.v1.FeatureLevelRaised
-	28, // 30: nokv.root.v1.Event.move_planned:type_name -> nokv.root.v1.MovePlanned
-	29, // 31: nokv.root.v1.Event.move_ready:type_name -> nokv.root.v1.MoveReady
-	8,  // 32: nokv.root.v1.Event.tenure_ended:type_name -> nokv.root.v1.TenureEnded
-	9,  // 33: nokv.root.v1.Event.cluster_settings_changed:type_name -> nokv.root.v1.ClusterSettingsChanged
-	10, // 34: nokv.root.v1.Event.access_granted:type_name -> nokv.root.v1.AccessGranted
-	11, // 35: nokv.root.v1.Event.access_revoked:type_name -> nokv.root.v1.AccessRevoked
-	33, // 36: nokv.root.v1.Event.token_key_rotated:type_name -> nokv.root.v1.TokenKeyRotated
-	34, // 37: nokv.root.v1.Event.token_revoked:type_name -> nokv.root.v1.TokenRevoked
-	43, // 38: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
-	44, // 39: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
-	44, // 40: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
-	45, // 41: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
-	46, // 42: nokv.root.v1.ClusterSettingsChanged.settings:type_name -> nokv.root.v1.ClusterSettings
-	47, // 43: nokv.root.v1.AccessGranted.grant:type_name -> nokv.root.v1.Grant
-	48, // 44: nokv.root.v1.AccessRevoked.verbs:type_name -> nokv.root.v1.Verb
-	49, // 45: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
-	50, // 46: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
-	51, // 47: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
-	52, // 48: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	52, // 49: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	53, // 50: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
-	53, // 51: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
-	54, // 52: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	54, // 53: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	24, // 54: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
-	54, // 55: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	55, // 56: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
-	56, // 57: nokv.root.v1.Assignment.reason:type_name -> nokv.root.v1.OperationReason
-	54, // 58: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	57, // 59: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
-	55, // 60: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
-	56, // 61: nokv.root.v1.PeerChangePlanned.reason:type_name -> nokv.root.v1.OperationReason
-	54, // 62: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	56, // 63: nokv.root.v1.SplitPlanned.reason:type_name -> nokv.root.v1.OperationReason
-	54, // 64: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	54, // 65: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	56, // 66: nokv.root.v1.MergePlanned.reason:type_name -> nokv.root.v1.OperationReason
-	54, // 67: nokv.root.v1.MovePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	55, // 68: nokv.root.v1.MovePlanned.from:type_name -> nokv.root.v1.Owner
-	55, // 69: nokv.root.v1.MovePlanned.to:type_name -> nokv.root.v1.Owner
-	56, // 70: nokv.root.v1.MovePlanned.reason:type_name -> nokv.root.v1.OperationReason
-	58, // 71: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
-	0,  // 72: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
-	59, // 73: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
-	60, // 74: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
-	41, // 75: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
-	53, // 76: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
-	53, // 77: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
-	61, // 78: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
-	50, // 79: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
-	62, // 80: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
-	63, // 81: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
-	64, // 82: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
-	65, // 83: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
-	66, // 84: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
-	46, // 85: nokv.root.v1.EventResult.settings:type_name -> nokv.root.v1.ClusterSettings
-	47, // 86: nokv.root.v1.EventResult.grant:type_name -> nokv.root.v1.Grant
-	87, // [87:87] is the sub-list for method output_type
-	87, // [87:87] is the sub-list for method input_type
-	87, // [87:87] is the sub-list for extension type_name
-	87, // [87:87] is the sub-list for extension extendee
-	0,  // [0:87] is the sub-list for field type_name
+	4,  // 0: nokv.root.v1.Command.events:type_name -> nokv.root.v1.Event
+	43, // 1: nokv.root.v1.Command.identity:type_name -> nokv.root.v1.CommandIdentity
+	2,  // 2: nokv.root.v1.Command.require_keyspaces:type_name -> nokv.root.v1.KeyspaceVersion
+	1,  // 3: nokv.root.v1.Entry.commands:type_name -> nokv.root.v1.Command
+	5,  // 4: nokv.root.v1.Event.cluster_bootstrapped:type_name -> nokv.root.v1.ClusterBootstrapped
+	6,  // 5: nokv.root.v1.Event.fence_extended:type_name -> nokv.root.v1.FenceExtended
+	7,  // 6: nokv.root.v1.Event.tenure_claimed:type_name -> nokv.root.v1.TenureClaimed
+	8,  // 7: nokv.root.v1.Event.tenure_retired:type_name -> nokv.root.v1.TenureRetired
+	13, // 8: nokv.root.v1.Event.handover_advanced:type_name -> nokv.root.v1.HandoverAdvanced
+	14, // 9: nokv.root.v1.Event.coordinator_joined:type_name -> nokv.root.v1.CoordinatorJoined
+	15, // 10: nokv.root.v1.Event.coordinator_left:type_name -> nokv.root.v1.CoordinatorLeft
+	16, // 11: nokv.root.v1.Event.member_joined:type_name -> nokv.root.v1.MemberJoined
+	17, // 12: nokv.root.v1.Event.member_state_changed:type_name -> nokv.root.v1.MemberStateChanged
+	18, // 13: nokv.root.v1.Event.keyspace_created:type_name -> nokv.root.v1.KeyspaceCreated
+	19, // 14: nokv.root.v1.Event.keyspace_updated:type_name -> nokv.root.v1.KeyspaceUpdated
+	20, // 15: nokv.root.v1.Event.keyspace_deleted:type_name -> nokv.root.v1.KeyspaceDeleted
+	21, // 16: nokv.root.v1.Event.region_bootstrapped:type_name -> nokv.root.v1.RegionBootstrapped
+	22, // 17: nokv.root.v1.Event.region_published:type_name -> nokv.root.v1.RegionPublished
+	23, // 18: nokv.root.v1.Event.region_tombstoned:type_name -> nokv.root.v1.RegionTombstoned
+	24, // 19: nokv.root.v1.Event.regions_assigned:type_name -> nokv.root.v1.RegionsAssigned
+	26, // 20: nokv.root.v1.Event.peer_change_planned:type_name -> nokv.root.v1.PeerChangePlanned
+	27, // 21: nokv.root.v1.Event.split_planned:type_name -> nokv.root.v1.SplitPlanned
+	28, // 22: nokv.root.v1.Event.merge_planned:type_name -> nokv.root.v1.MergePlanned
+	31, // 23: nokv.root.v1.Event.transition_completed:type_name -> nokv.root.v1.TransitionCompleted
+	32, // 24: nokv.root.v1.Event.transition_cancelled:type_name -> nokv.root.v1.TransitionCancelled
+	33, // 25: nokv.root.v1.Event.pin_key_rotated:type_name -> nokv.root.v1.PinKeyRotated
+	37, // 26: nokv.root.v1.Event.root_peer_added:type_name -> nokv.root.v1.RootPeerAdded
+	38, // 27: nokv.root.v1.Event.root_peer_promoted:type_name -> nokv.root.v1.RootPeerPromoted
+	39, // 28: nokv.root.v1.Event.root_peers_settled:type_name -> nokv.root.v1.RootPeersSettled
+	40, // 29: nokv.root.v1.Event.root_peer_dropped:type_name -> nokv.root.v1.RootPeerDropped
+	36, // 30: nokv.root.v1.Event.feature_level_raised:type_name -> nokv.root.v1.FeatureLevelRaised
+	29, // 31: nokv.root.v1.Event.move_planned:type_name -> nokv.root.v1.MovePlanned
+	30, // 32: nokv.root.v1.Event.move_ready:type_name -> nokv.root.v1.MoveReady
+	9,  // 33: nokv.root.v1.Event.tenure_ended:type_name -> nokv.root.v1.TenureEnded
+	10, // 34: nokv.root.v1.Event.cluster_settings_changed:type_name -> nokv.root.v1.ClusterSettingsChanged
+	11, // 35: nokv.root.v1.Event.access_granted:type_name -> nokv.root.v1.AccessGranted
+	12, // 36: nokv.root.v1.Event.access_revoked:type_name -> nokv.root.v1.AccessRevoked
+	34, // 37: nokv.root.v1.Event.token_key_rotated:type_name -> nokv.root.v1.TokenKeyRotated
+	35, // 38: nokv.root.v1.Event.token_revoked:type_name -> nokv.root.v1.TokenRevoked
+	44, // 39: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
+	45, // 40: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
+	45, // 41: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
+	46, // 42: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
+	47, // 43: nokv.root.v1.ClusterSettingsChanged.settings:type_name -> nokv.root.v1.ClusterSettings
+	48, // 44: nokv.root.v1.AccessGranted.grant:type_name -> nokv.root.v1.Grant
+	49, // 45: nokv.root.v1.AccessRevoked.verbs:type_name -> nokv.root.v1.Verb
+	50, // 46: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
+	51, // 47: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
+	52, // 48: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
+	53, // 49: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	53, // 50: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	54, // 51: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
+	54, // 52: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
+	55, // 53: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	55, // 54: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	25, // 55: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
+	55, // 56: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	56, // 57: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
+	57, // 58: nokv.root.v1.Assignment.reason:type_name -> nokv.root.v1.OperationReason
+	55, // 59: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	58, // 60: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
+	56, // 61: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
+	57, // 62: nokv.root.v1.PeerChangePlanned.reason:type_name -> nokv.root.v1.OperationReason
+	55, // 63: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	57, // 64: nokv.root.v1.SplitPlanned.reason:type_name -> nokv.root.v1.OperationReason
+	55, // 65: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	55, // 66: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	57, // 67: nokv.root.v1.MergePlanned.reason:type_name -> nokv.root.v1.OperationReason
+	55, // 68: nokv.root.v1.MovePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	56, // 69: nokv.root.v1.MovePlanned.from:type_name -> nokv.root.v1.Owner
+	56, // 70: nokv.root.v1.MovePlanned.to:type_name -> nokv.root.v1.Owner
+	57, // 71: nokv.root.v1.MovePlanned.reason:type_name -> nokv.root.v1.OperationReason
+	59, // 72: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
+	0,  // 73: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
+	60, // 74: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
+	61, // 75: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
+	42, // 76: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
+	54, // 77: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
+	54, // 78: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
+	62, // 79: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
+	51, // 80: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
+	63, // 81: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
+	64, // 82: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
+	65, // 83: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
+	66, // 84: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
+	67, // 85: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
+	47, // 86: nokv.root.v1.EventResult.settings:type_name -> nokv.root.v1.ClusterSettings
+	48, // 87: nokv.root.v1.EventResult.grant:type_name -> nokv.root.v1.Grant
+	88, // [88:88] is the sub-list for method output_type
+	88, // [88:88] is the sub-list for method input_type
+	88, // [88:88] is the sub-list for extension type_name
+	88, // [88:88] is the sub-list for extension extendee
+	0,  // [0:88] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_events_proto_init() }
@@ -3906,7 +3976,7 @@ func file_nokv_root_v1_events_proto_init() {
 		return
 	}
 	file_nokv_root_v1_types_proto_init()
-	file_nokv_root_v1_events_proto_msgTypes[2].OneofWrappers = []any{
+	file_nokv_root_v1_events_proto_msgTypes[3].OneofWrappers = []any{
 		(*Event_ClusterBootstrapped)(nil),
 		(*Event_FenceExtended)(nil),
 		(*Event_TenureClaimed)(nil),
@@ -3949,7 +4019,7 @@ func file_nokv_root_v1_events_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_events_proto_rawDesc), len(file_nokv_root_v1_events_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   41,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
