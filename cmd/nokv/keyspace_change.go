@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,7 +14,6 @@ import (
 	"github.com/nokv/nokv/internal/settings"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
-	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // settingFlags are the settings of a keyspace as flags.
@@ -39,23 +39,20 @@ func (f *flags) settings() *settingFlags {
 		})
 	}
 	f.label(s.labels, "`NAME=VALUE`, for people and tools; repeat for more")
-	s.json = f.String("settings", "", "settings as protobuf `JSON` of nokv.root.v1.KeyspaceSettings; flags replace what it says")
+	s.json = f.String("settings", "", "settings as protobuf `JSON` of nokv.root.v1.KeyspaceSettings; what is null, 0 or an empty list there is taken back; flags replace what it says")
 	return s
 }
 
 // over returns settings with what was given in the place of what they say.
 func (s *settingFlags) over(base *rootv1.KeyspaceSettings) (*rootv1.KeyspaceSettings, error) {
-	text := &rootv1.KeyspaceSettings{}
-	if *s.json != "" {
-		if err := protojson.Unmarshal([]byte(*s.json), text); err != nil {
-			return nil, usagef("--settings: %s", strings.ReplaceAll(err.Error(), "\u00a0", " "))
-		}
+	out, err := settings.Overlay(base, []byte(cmp.Or(*s.json, "{}")))
+	if err != nil {
+		return nil, usagef("--settings: %s", err)
 	}
-	if text.Labels == nil {
-		text.Labels = map[string]string{}
+	if out.Labels == nil {
+		out.Labels = map[string]string{}
 	}
-	maps.Copy(text.Labels, s.labels)
-	out := state.MergeSettings(base, text)
+	maps.Copy(out.Labels, s.labels)
 	for i := range s.all {
 		value, ok := s.given[s.all[i].Name]
 		if !ok {

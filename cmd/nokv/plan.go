@@ -14,10 +14,9 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/evenness"
+	"github.com/nokv/nokv/internal/settings"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
-	"google.golang.org/protobuf/encoding/protojson"
 )
 
 func planCommand() *command {
@@ -33,7 +32,7 @@ A keyspace that never evens out by itself is planned as it would be by default.
   nokv plan games --apply --max-moves 50 --why "two new machines"
 
 --policy takes settings as --settings of nokv keyspace create does, from a file. --apply begins
-what is shown: all of it, or nothing if a region or a member is not as it was. --id applies a
+what is shown: all of it, or nothing if a region, a member or the settings are not as they were. --id applies a
 plan that was shown within the last 10 minutes. What is begun goes on by itself, and counts as
 the planner's own.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
@@ -68,7 +67,7 @@ the planner's own.`,
 					p.req.Limit, p.req.MemberLimit = uint32(*limit), uint32(*limit)
 				}
 				p.rows = int(*limit)
-				if err := p.settings(*policy); err != nil {
+				if err := p.read(*policy); err != nil {
 					return err
 				}
 				if err := p.check(); err != nil {
@@ -87,6 +86,8 @@ type planFlags struct {
 	svg, id        string
 	apply, history bool
 	rows           int
+	// policy is what the file of --policy says; nil: there is none.
+	policy []byte
 }
 
 // with reads ID[,capacity=N][,LABEL=VALUE...].
@@ -115,31 +116,38 @@ func (p *planFlags) with(text string) error {
 	return nil
 }
 
-// settings reads --policy.
-func (p *planFlags) settings(file string) (err error) {
-	if file != "" {
-		p.req.Settings, err = policyFile(file)
+// read reads --policy.
+func (p *planFlags) read(file string) (err error) {
+	if file == "" {
+		return nil
 	}
+	if p.policy, err = os.ReadFile(file); err != nil {
+		return usagef("--policy: %s", err)
+	}
+	if _, err := settings.Overlay(nil, p.policy); err != nil {
+		return usagef("--policy %s: %s", file, err)
+	}
+	return nil
+}
+
+// lay lays --policy over the settings of the keyspace as they are.
+func (p *planFlags) lay(ctx context.Context, cl *client.Client) error {
+	if p.policy == nil {
+		return nil
+	}
+	there, err := cl.GetKeyspace(ctx, p.req.GetKeyspace(), client.Strong())
+	if err != nil {
+		return err
+	}
+	p.req.Whole = true
+	p.req.Settings, err = settings.Overlay(there.GetKeyspace().GetSettings(), p.policy)
 	return err
 }
 
-// policyFile reads settings from a file; a field that there is not is refused by its name.
-func policyFile(file string) (*rootv1.KeyspaceSettings, error) {
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		return nil, usagef("--policy: %s", err)
-	}
-	s := &rootv1.KeyspaceSettings{}
-	if err := protojson.Unmarshal(raw, s); err != nil {
-		return nil, usagef("--policy %s: %s", file, strings.ReplaceAll(err.Error(), "\u00a0", " "))
-	}
-	return s, nil
-}
-
 func (p *planFlags) check() error {
-	imagined := len(p.req.GetWithMembers()) > 0 || len(p.req.GetWithoutMembers()) > 0 || p.req.GetSettings() != nil
+	imagined := len(p.req.GetWithMembers()) > 0 || len(p.req.GetWithoutMembers()) > 0 || p.policy != nil
 	switch {
-	case p.req.GetSettings() != nil && p.req.GetKeyspace() == "":
+	case p.policy != nil && p.req.GetKeyspace() == "":
 		return usagef("--policy is that of a keyspace: name it")
 	case p.apply && imagined:
 		return usagef("--apply begins nothing of what is not there: register members (nokv worker), drain or fail those that are to go (nokv member), nokv keyspace update for settings; then plan again")
@@ -242,6 +250,9 @@ type appliedOutput struct {
 func (p *planFlags) run(ctx context.Context, e *env, cl *client.Client) error {
 	out := planOutput{PlanID: p.id}
 	even := 0
+	if err := p.lay(ctx, cl); err != nil {
+		return err
+	}
 	if p.id == "" {
 		plan, err := cl.Plan(ctx, &p.req)
 		if err != nil {

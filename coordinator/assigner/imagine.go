@@ -8,6 +8,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // imagines reports whether a request asks what would be if.
@@ -55,7 +56,10 @@ func (s *survey) imagine(req *coordinatorv1.PlanRequest) error {
 	}
 	if over := req.GetSettings(); over != nil {
 		k := st.KeyspaceByName(req.GetKeyspace())
-		settings := state.MergeSettings(k.GetSettings(), over)
+		settings := proto.CloneOf(over)
+		if !req.GetWhole() {
+			settings = state.MergeSettings(k.GetSettings(), over)
+		}
 		settings.Layout = k.GetSettings().GetLayout()
 		events = append(events, &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
 			Name: k.GetName(), ExpectedVersion: k.GetVersion(), Settings: settings,

@@ -15,6 +15,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 func anything(string) bool { return true }
@@ -295,6 +296,23 @@ func TestPlanOfWhatIsNot(t *testing.T) {
 		}
 		if now := c.now().Token(); now != at {
 			t.Errorf("the root is at %s, and was at %s", now, at)
+		}
+	})
+}
+
+// Settings that are whole take back what they leave out, but for the layout.
+func TestPlanOfSettingsThatAreWhole(t *testing.T) {
+	settings := evened(30, nil)
+	settings.Limits = &rootv1.Limits{MaxRegionsPerMember: 12}
+	gather(t, settings, 3, func(t *testing.T, c *crowd) {
+		c.run(time.Second)
+		bare := proto.CloneOf(settings)
+		bare.Limits, bare.Layout = nil, nil
+		for whole, want := range map[bool]string{false: "10 -> 12", true: "10 -> 15"} {
+			p := c.ask(&coordinatorv1.PlanRequest{Keyspace: "ks", Settings: bare, Whole: whole, WithoutMembers: []string{"m1"}})
+			if row(p, "m2") != want {
+				t.Errorf("whole %t: m2 has %s, want %s", whole, row(p, "m2"), want)
+			}
 		}
 	})
 }

@@ -7,14 +7,15 @@ package settings
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
@@ -196,14 +197,27 @@ func Diff(before, after *rootv1.KeyspaceSettings) (changes []Change) {
 			changes = append(changes, Change{s.Name, from, to})
 		}
 	}
-	rest := func(k *rootv1.KeyspaceSettings) proto.Message {
-		return &rootv1.KeyspaceSettings{Labels: k.GetLabels(), Policy: &rootv1.Policy{LabelRules: k.GetPolicy().GetLabelRules()}}
+	if from, to := labels(before.GetLabels()), labels(after.GetLabels()); from != to {
+		changes = append(changes, Change{"labels", from, to})
 	}
-	if !proto.Equal(rest(before), rest(after)) {
-		changes = append(changes, Change{
-			"labels", fmt.Sprintf("%d and %d rules", len(before.GetLabels()), len(before.GetPolicy().GetLabelRules())),
-			fmt.Sprintf("%d and %d rules", len(after.GetLabels()), len(after.GetPolicy().GetLabelRules())),
-		})
+	if from, to := rules(before), rules(after); from != to {
+		changes = append(changes, Change{"policy-label-rules", from, to})
 	}
 	return changes
+}
+
+func labels(all map[string]string) string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		words = append(words, name+"="+all[name])
+	}
+	return strings.Join(words, " ")
+}
+
+func rules(of *rootv1.KeyspaceSettings) string {
+	var words []string
+	for _, rule := range of.GetPolicy().GetLabelRules() {
+		words = append(words, fmt.Sprintf("%q: %s", rule.GetKeyPrefix(), labels(rule.GetLabels())))
+	}
+	return strings.Join(words, ", ")
 }

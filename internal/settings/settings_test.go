@@ -76,11 +76,12 @@ func TestDiff(t *testing.T) {
 	after.Liveness.DeadAfterMillis, after.Liveness.Probe = 3000, false
 	after.Labels = map[string]string{"a": "b"}
 	after.Moves = &rootv1.Moves{InFlight: 16} // what counts anyway
+	after.Policy.LabelRules = []*rootv1.LabelRule{{KeyPrefix: []byte("big-"), Labels: map[string]string{"zone": "a", "disk": "nvme"}}}
 	var got []string
 	for _, c := range settings.Diff(games, after) {
 		got = append(got, c.Name+" "+c.From+"->"+c.To)
 	}
-	if want := "liveness-dead-after 5s->3s,liveness-probe true->,labels 0 and 0 rules->1 and 0 rules"; strings.Join(got, ",") != want {
+	if want := "liveness-dead-after 5s->3s,liveness-probe true->,labels ->a=b,policy-label-rules ->\"big-\": disk=nvme zone=a"; strings.Join(got, ",") != want {
 		t.Errorf("it differs in %s, want %s", strings.Join(got, ","), want)
 	}
 }
