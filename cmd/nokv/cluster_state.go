@@ -166,6 +166,10 @@ func (s *statusOutput) wrong() (all []string) {
 		say(m.Suspected, "one member is suspected", "members are suspected")
 	}
 	say(waiting, "one region waits", "regions wait")
+	if hooks := s.RestingHooks; len(hooks) > 0 {
+		say(uint64(len(hooks)), fmt.Sprintf("the hook of keyspace %s is of no use (%s): its regions are placed by %s", hooks[0].Keyspace, hooks[0].Why, hooks[0].Instead),
+			fmt.Sprintf("hooks are of no use, such as that of keyspace %s (%s): its regions are placed by %s", hooks[0].Keyspace, hooks[0].Why, hooks[0].Instead))
+	}
 	say(peersAway, "one root peer is away", "root peers are away")
 	for _, p := range s.RootPeers {
 		if p.DiskLow != "" && !p.Replaced {

@@ -40,6 +40,12 @@ func TestA31StatesOfACluster(t *testing.T) {
 		{"with one", 1, func(*statusOutput) {}, stateSingle, "one member"},
 		{"with three", 3, func(*statusOutput) {}, stateStable, "3 members, nothing moves"},
 		{"one has failed and others have its regions", 2, func(s *statusOutput) { s.Members.Failed = 1 }, stateStable, "2 members"},
+		{"a hook does not answer", 3, func(s *statusOutput) {
+			s.RestingHooks = []restingHookOutput{{"games", "late", "ring"}}
+		}, stateDegraded, "the hook of keyspace games is of no use (late): its regions are placed by ring"},
+		{"two do not", 3, func(s *statusOutput) {
+			s.RestingHooks = []restingHookOutput{{"games", "late", "ring"}, {"kv", "status", "balanced"}}
+		}, stateDegraded, "2 hooks are of no use, such as that of keyspace games"},
 		{"while regions move", 3, func(s *statusOutput) { s.MovesUnderWay = 4 }, stateMoving, "4 changes of regions are under way"},
 		{"while very many move", 3, func(s *statusOutput) { s.MovesUnderWay = countedMoves }, stateMoving, "1000 changes of regions or more"},
 		{"while one drains", 2, func(s *statusOutput) { s.Members.Draining = 1 }, stateMoving, "1 members drain"},

@@ -40,8 +40,17 @@ type statusOutput struct {
 	Rounds []roundOutput `json:"rounds,omitempty"`
 	// Scaling is how many members keyspaces want, by who assigns.
 	Scaling []scalingOutput `json:"scaling,omitempty"`
+	// RestingHooks are those that do not answer, by who assigns.
+	RestingHooks []restingHookOutput `json:"resting_hooks,omitempty"`
 	// asOf says how old the members are; empty: the coordinator that has them is level with the root.
 	asOf string `json:"-"`
+}
+
+type restingHookOutput struct {
+	Keyspace string `json:"keyspace"`
+	Why      string `json:"why"`
+	// Instead is the strategy that places regions.
+	Instead string `json:"instead"`
 }
 
 type coordinatorStatusOutput struct {
@@ -163,6 +172,9 @@ func heard(answers []answerOf[*coordinatorv1.StatusResponse]) (*statusOutput, er
 		}
 		for _, x := range st.GetScaling() {
 			out.Scaling = append(out.Scaling, showScaling(x))
+		}
+		for _, x := range st.GetRestingHooks() {
+			out.RestingHooks = append(out.RestingHooks, restingHookOutput{x.GetKeyspace(), x.GetWhy(), x.GetInstead()})
 		}
 		if best == nil || isFurther(st, best) {
 			best = st

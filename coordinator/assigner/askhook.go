@@ -8,32 +8,45 @@ import (
 	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // restingHooks are those that nobody waits for. Its methods may overlap.
 type restingHooks struct {
 	mu sync.Mutex
-	of map[state.KeyspaceID]hook.Why // guarded by mu
+	of map[state.KeyspaceID]*coordinatorv1.RestingHook // guarded by mu; not changed any more
 }
 
-func (r *restingHooks) set(id state.KeyspaceID, why hook.Why) {
+// set notes why a hook rests; nil: it does not.
+func (r *restingHooks) set(id state.KeyspaceID, x *coordinatorv1.RestingHook) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if why == "" {
+	if x == nil {
 		delete(r.of, id)
 		return
 	}
 	if r.of == nil {
-		r.of = map[state.KeyspaceID]hook.Why{}
+		r.of = map[state.KeyspaceID]*coordinatorv1.RestingHook{}
 	}
-	r.of[id] = why
+	r.of[id] = x
 }
 
 func (r *restingHooks) why(id state.KeyspaceID) hook.Why {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.of[id]
+	return hook.Why(r.of[id].GetWhy())
+}
+
+// RestingHooks are the hooks that nobody waits for, by keyspace, while the Tenure is held.
+func (a *Assigner) RestingHooks() (all []*coordinatorv1.RestingHook) {
+	r := &a.raw.shows.resting
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range sortedKeys(r.of) {
+		all = append(all, r.of[id])
+	}
+	return all
 }
 
 func (r *restingHooks) clear() {

@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -159,7 +160,7 @@ func (a *Raw) bring(id state.KeyspaceID) {
 	if a.hooks.of[id] == old {
 		delete(a.hooks.of, id)
 	}
-	a.shows.resting.set(id, "")
+	a.shows.resting.set(id, nil)
 	for r := range old.waits {
 		a.work.Mark(r)
 	}
@@ -415,7 +416,7 @@ func (a *Raw) Hooked(c *HookCall, owners map[state.RegionID]state.MemberID, err 
 		clear(h.told)
 	}
 	h.failures, h.resting, h.why, h.pause, h.probe = 0, false, "", restLeast, nil
-	a.shows.resting.set(h.id, "")
+	a.shows.resting.set(h.id, nil)
 	for i := range c.asked {
 		r := c.asked[i].Region
 		member, named := owners[r.ID]
@@ -453,7 +454,7 @@ func (a *Raw) hookFailed(h *hooked, c *HookCall, err error, now clock.Instant) {
 	}
 	if h.resting || why == hook.Late || h.failures >= hookFailures {
 		h.resting, h.why, h.due = true, why, now.Add(h.pause)
-		a.shows.resting.set(h.id, why)
+		a.shows.resting.set(h.id, &coordinatorv1.RestingHook{Keyspace: h.settings.GetName(), Why: string(why), Instead: h.fallback()})
 		h.pause = min(2*h.pause, restMost)
 		a.giveUp(h, h.queue, why)
 		h.queue = nil

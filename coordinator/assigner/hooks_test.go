@@ -222,6 +222,9 @@ func TestP61HookThatHangsIsWaitedForOnce(t *testing.T) {
 		if whys := w.whys(); len(whys) != 1 || whys[0] != "the hook of hooked is of no use (late): placed by ring" {
 			t.Errorf("the log says %q", whys)
 		}
+		if all := w.a.RestingHooks(); len(all) != 1 || all[0].GetKeyspace() != "hooked" || all[0].GetWhy() != "late" || all[0].GetInstead() != "ring" {
+			t.Errorf("the hooks that rest are %v", all)
+		}
 		claim := []hook.Region{{ID: 77, Reason: "first_touch"}}
 		if _, err := w.a.AskHook(t.Context(), w.now().Keyspace(ks), claim, nil); hook.WhyOf(err) != hook.Late || len(w.questions()) != 1 {
 			t.Errorf("a claim asks a hook that nobody waits for: %v", err)
@@ -251,6 +254,9 @@ func TestP61HookThatHangsIsWaitedForOnce(t *testing.T) {
 		w.pass(40*time.Second, ids[1:]...)
 		if named, err := w.a.AskHook(t.Context(), w.now().Keyspace(ks), claim, nil); err != nil || named[77] != "m3" {
 			t.Errorf("a claim: %v, %v", named, err)
+		}
+		if all := w.a.RestingHooks(); len(all) != 0 {
+			t.Errorf("it answers, and rests: %v", all)
 		}
 		n := len(w.questions())
 		w.keyspaceOf("rest", func() *rootv1.KeyspaceSettings { s := hooking(3, 0); return s }())

@@ -4,11 +4,14 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/testing/impersonate"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
 )
 
 // TestAMemberWithoutGrantsHasNothingOfAClosedKeyspace: what members may see, own, change or be given of
@@ -174,6 +177,34 @@ func TestTransitionsOfAKeyspaceThatIsGone(t *testing.T) {
 		r, err := c.client.ListTransitions(ctx, &coordinatorv1.ListTransitionsRequest{IncludeEnded: true, Read: &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}})
 		if err != nil || len(r.GetTransitions()) != c.want {
 			t.Errorf("%s: %v, %v", name, r, err)
+		}
+	}
+}
+
+// TestRestingHooksAreShownToWhoMayReadTheirKeyspace.
+func TestRestingHooksAreShownToWhoMayReadTheirKeyspace(t *testing.T) {
+	w := start(t, func(c *server.Config) {
+		c.Access, c.ServerOptions = access.New(), []grpc.ServerOption{impersonate.Server()}
+		c.RestingHooks = func() []*coordinatorv1.RestingHook {
+			return []*coordinatorv1.RestingHook{{Keyspace: "t", Why: "late", Instead: "ring"}, {Keyspace: "everybodys", Why: "status", Instead: "balanced"}}
+		}
+	})
+	w.must(t, create("t", state.DefaultSettings()), create("everybodys", state.DefaultSettings()),
+		&rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: &rootv1.Grant{
+			Principal: "client/tenant", Keyspace: "t", Verbs: []rootv1.Verb{rootv1.Verb_VERB_READ},
+		}}}})
+	for name, want := range map[string][]string{"tenant": {"t", "everybodys"}, "other": {"everybodys"}} {
+		c := coordinatorv1.NewCoordinatorClient(w.as(t, impersonate.Named(principal.Client, name)))
+		r, err := c.Status(within(t), &coordinatorv1.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, x := range r.GetRestingHooks() {
+			got = append(got, x.GetKeyspace())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s is shown the hooks of %q, want %q", name, got, want)
 		}
 	}
 }

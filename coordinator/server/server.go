@@ -110,6 +110,8 @@ type Config struct {
 	Planner Planner
 	// Scaling is how many members keyspaces want, by name. Nil: nobody says.
 	Scaling func() []*coordinatorv1.ScalingSignal
+	// RestingHooks are the hooks of keyspaces that are of no use. Nil: nobody says.
+	RestingHooks func() []*coordinatorv1.RestingHook
 
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits

@@ -53,6 +53,13 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 			}
 		}
 	}
+	if s.cfg.RestingHooks != nil && !req.GetBrief() {
+		for _, x := range s.cfg.RestingHooks() {
+			if len(resp.RestingHooks) < maxShownRounds && v.mayRead(ctx, x.GetKeyspace()) == nil {
+				resp.RestingHooks = append(resp.RestingHooks, x)
+			}
+		}
+	}
 	if !req.GetBrief() {
 		v.count(ctx, resp)
 	}
@@ -69,7 +76,7 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 	return resp, nil
 }
 
-// maxShownRounds bounds the rounds in an answer, and the wishes for members.
+// maxShownRounds bounds the rounds in an answer, the wishes for members, and the hooks that rest.
 const maxShownRounds = 256
 
 // serves says whether a holder can serve now: its confirmation is good. Without a
