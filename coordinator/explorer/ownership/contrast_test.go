@@ -47,6 +47,8 @@ var contrasts = []contrast{
 	{"confirmation by a standby", two(holderConfirms), oneAMoment},
 	{"the era is checked before the answer is made", two(generateThenCheck), oneAMoment},
 	{"the ttl counts from the answer", one(countFromFrame), oneAMoment},
+	{"whoever passes a stream on confirms it", two(passerConfirmsNot).with(passedOn), oneAMoment},
+	{"the ttl counts from when an answer is passed back", two(countFromMember).with(passedOn), oneAMoment},
 	{"no check behind the work", one(checkBehind).with(written), oneAMoment},
 	{"a reset is taken as proof", one(resetProvesNothing).with(func(c *config) { c.probe, c.breaks = true, 1 }), oneAMoment},
 	{"a refusal is taken as proof of who is heard elsewhere", two(heardLives).with(func(c *config) {
@@ -66,7 +68,10 @@ var contrasts = []contrast{
 		c.late, c.begins = true, [8]action{drain, commit, passTime, commit, hearAnswer, hearAnswer, sendFrame, hearFrame}
 	}), oneAMoment},
 	{"a release without frontier", one(frontierToldExactly).with(drained).with(written), frontier},
-	{"a last word that is not rooted with the grant", one(lastWordCounts).with(stopped).with(written), frontier},
+	{"a last word that does not count", one(lastWordCounts).with(stopped).with(written), frontier},
+	{"last words in the memory of coordinators alone", two(lastWordRooted).with(stopped).with(written).with(func(c *config) {
+		c.begins = [8]action{admitWork, reply, stop, sendFrame, hearFrame}
+	}), frontier},
 	{"a second grant while the first release is unanswered", one(releaseAwaited).with(drained), oneAMoment},
 }
 

@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"github.com/nokv/nokv/coordinator/liveness"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
 
 func (m *model) coordinatorSteps(w *world, c uint8, x coordinator) {
@@ -113,13 +114,13 @@ func (m *model) commitStep(w *world, c, k uint8, x coordinator) {
 	}
 }
 
-// moved looks at the frontiers of regions with other owners than before: behind a move, and behind
-// an owner whose last word had come to the coordinator by then.
+// moved looks at the frontiers of regions with other owners than before: behind a move, behind an owner
+// whose last word had come to the coordinator by then, and behind one whose verdict says that it is gone.
 func (m *model) moved(s *successor, o outcome, before *truth, left uint8) {
 	r := m.roots.at(o.to)
 	for region := range m.config.regions {
 		has, told := r.regions[region].frontier, o.moved&(1<<region) != 0
-		if owner := before.processOf(before.regions[region].by); owner >= 0 && left&(1<<owner) != 0 {
+		if owner := before.processOf(before.regions[region].by); owner >= 0 && (left|before.gone)&(1<<owner) != 0 {
 			told = told || o.granted&(1<<region) != 0
 		}
 		if told && has != s.world.acknowledged[region] {
@@ -186,7 +187,11 @@ func (m *model) turnStep(s successor, c uint8, x coordinator, h hint, fault bool
 		if m.off == othersHearNoOwner && m.detectors.at(m.coordinators.at(s.world.coordinators[1-c]).detector).heard[i] != 0 {
 			continue
 		}
-		if o.verdicts&(1<<i) != 0 && !x.send(m.roots.verdict(int(i), r.incarnation(int(i)), m.detectors.planEra(r), false)) {
+		last := lastWords{gone: o.gone&(1<<i) != 0}
+		if last.gone && m.off != lastWordCounts && m.off != lastWordRooted {
+			last.released = m.released(r, &x, i)
+		}
+		if o.verdicts&(1<<i) != 0 && !x.send(m.roots.verdict(int(i), r.incarnation(int(i)), m.detectors.planEra(r), false, last)) {
 			panic("ownership: no room for a verdict")
 		}
 	}
@@ -197,6 +202,22 @@ func (m *model) turnStep(s successor, c uint8, x coordinator, h hint, fault bool
 	}
 	m.setCoordinator(&s, c, x)
 	m.react(s)
+}
+
+// released is how far a process that has said its last word got with what it released, as far as that is
+// not rooted: assigner's lastWords.
+func (m *model) released(r *truth, x *coordinator, i uint8) (all [maxRegions]release) {
+	for region := range m.config.regions {
+		if x.soft[region][i] == 0 {
+			continue
+		}
+		said, is := m.members.reports.at(x.soft[region][i]), &r.regions[region]
+		own := uint64(is.by) == r.incarnation(int(i)) && is.conf == said.conf && number(said.frontier) != is.frontier
+		if said.phase == coordinatorv1.RegionPhase_REGION_PHASE_RELEASED && said.fronted && (own || said.conf > is.conf) {
+			all[region] = release{said.conf, number(said.frontier)}
+		}
+	}
+	return all
 }
 
 func (m *model) operatorSteps(w *world) {
@@ -238,7 +259,7 @@ func (m *model) endSteps(w *world) {
 			continue
 		}
 		s := m.add(w, endProcess, i, 0)
-		s.world.root = m.roots.do(w.root, m.roots.verdict(int(i), r.incarnation(int(i)), 0, true)).to
+		s.world.root = m.roots.do(w.root, m.roots.verdict(int(i), r.incarnation(int(i)), 0, true, lastWords{})).to
 		s.fault = true
 		m.holderFollows(s)
 	}

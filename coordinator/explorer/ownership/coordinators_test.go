@@ -84,8 +84,8 @@ type detectOutcome struct {
 	to uint32
 	ok bool
 	// probed has a bit for each process that is probed, asked for each that others are
-	// asked about, verdicts for each that has failed.
-	probed, asked, verdicts uint8
+	// asked about, verdicts for each that has failed, gone for each of those that has said so.
+	probed, asked, verdicts, gone uint8
 }
 
 func newDetectors(c *config, r *roots, reports *table[report]) *detectors {
@@ -224,6 +224,9 @@ func (t *detectors) turn(d *detector, h hint, o *detectOutcome) {
 	}
 	for _, v := range b.Verdicts {
 		o.verdicts |= 1 << r.processOf(uint8(v.Incarnation))
+		if v.Signals&liveness.Gone != 0 {
+			o.gone |= 1 << r.processOf(uint8(v.Incarnation))
+		}
 	}
 }
 

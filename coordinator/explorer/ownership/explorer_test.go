@@ -39,6 +39,9 @@ func again(c *config) {
 // unheard has what the first member says reach the other coordinator only, behind its hello.
 func unheard(c *config) { c.links[0], c.mute[0], c.eras = 3, 1, 1 }
 
+// passedOn has the first member reach the holder by way of the other coordinator only.
+func passedOn(c *config) { c.links[0], c.passed[0], c.eras = 3, 1, 1 }
+
 func both(c *config) { c.regions, c.tokens = 2, 24 }
 
 func ended(c *config) { c.ends = true }
@@ -67,6 +70,8 @@ var explorations = []exploration{
 	{all("addresses of other sockets", two(0), probed, broken, func(c *config) { c.strange, c.links[0], c.eras = true, 3, 1 }), 12, 10},
 	{all("a member that the holder cannot hear", two(0), unheard), 13, 10},
 	{all("a member that the holder cannot hear, and moves", two(0), unheard, drained), 9, 10},
+	{all("a member that the holder hears through the other, and moves", two(0), passedOn, drained), 9, 10},
+	{all("a member that the holder hears through the next holder", two(0), passedOn, func(c *config) { c.eras = 2 }), 9, 10},
 	{all("a crash", one(0), crashed, broken, far), 10, 10},
 	{all("another holder", two(0)), 0, 10},
 	{all("another holder, both heard", two(0), drained, untimely, func(c *config) { c.links[0] = 3 }), 8, 10},

@@ -109,6 +109,7 @@ const (
 	retires
 	stops
 	leaves
+	passesBack
 )
 
 type holdOutcome struct {
@@ -188,6 +189,9 @@ func (t *members) happen(m *member, h happening, o *holdOutcome) {
 	case closes:
 		m.core.Close(int(h.at))
 		m.sequence[h.at] = 0
+		if t.passes(uint8(m.process), h.at) {
+			m.core.Close(spareStream)
+		}
 	case hears:
 		t.hear(m, h)
 	case does:
@@ -217,6 +221,9 @@ func (t *members) happen(m *member, h happening, o *holdOutcome) {
 		m.core.Stop(m.now)
 	case leaves:
 		m.core.Gone("it ends")
+	case passesBack: // as if the frame that is answered were sent now
+		m.core.Open(spareStream)
+		m.core.Frame(spareStream, m.now)
 	}
 }
 
@@ -291,12 +298,15 @@ func (t *members) hear(m *member, h happening) {
 			a.Set.Token = m.core.Obeyed().Proto()
 		}
 	}
-	if t.off == countFromFrame && a.Confirmed {
-		// A stream whose first frame is sent now, and confirmed now.
+	passed := t.off == countFromMember && t.passes(uint8(m.process), h.at)
+	if a.Confirmed && (t.off == countFromFrame || passed) {
+		// A stream whose first frame is sent now, or was when this was passed back, and confirmed now.
 		a.Confirmed = false
 		m.must(int(h.at), a)
-		m.core.Open(spareStream)
-		m.core.Frame(spareStream, m.now)
+		if !passed {
+			m.core.Open(spareStream)
+			m.core.Frame(spareStream, m.now)
+		}
 		m.must(spareStream, &coordinatorv1.MemberAnswer{Era: a.Era, Sequence: 1, Confirmed: true})
 		m.core.Close(spareStream)
 		return

@@ -44,7 +44,9 @@ const (
 	crash
 	openStream
 	sendFrame
+	passFrame
 	hearFrame
+	passAnswer
 	hearAnswer
 	breakStream
 	hearEnd
@@ -197,7 +199,7 @@ func (m *model) processReacts(s *successor, i uint8) {
 	}
 	changed = m.leaves(&p) || changed
 	for c := range m.config.coordinators {
-		if l := &p.links[c]; l.there && l.here && l.answer.is == noAnswer {
+		if l := &p.links[c]; l.there && l.here && m.far(i, c, l).answer.is == noAnswer {
 			changed = m.speak(s, i, c, &p) || changed
 		}
 	}

@@ -69,14 +69,20 @@ func (m *model) full(w *world) bool { return m.roots.at(w.root).token() >= uint6
 
 // leave ends a stream at the member.
 func (l *link) leave() {
-	l.here, l.answer, l.has = false, answer{}, 0
-	if !l.there && l.frame == 0 {
+	l.here, l.answer, l.beyond.answer, l.has = false, answer{}, answer{}, 0
+	if !l.there && l.frames() == 0 {
 		*l = link{}
 	}
 }
 
+// cut ends a stream at its coordinator, which hears nothing more of what is under way.
+func (l *link) cut() {
+	l.there, l.owes = false, false
+	l.frame, l.said, l.beyond.frame, l.beyond.said = 0, 0, 0, 0
+}
+
 // onStream is what happens on streams in the end, unless they break.
-var onStream = [...]action{openStream, sendFrame, hearFrame, hearAnswer, hearEnd, endStream}
+var onStream = [...]action{openStream, sendFrame, passFrame, hearFrame, passAnswer, hearAnswer, hearEnd, endStream}
 
 func (m *model) streamSteps(w *world, i, c uint8, p *process) {
 	for _, do := range onStream {
@@ -93,22 +99,26 @@ func (m *model) streamSteps(w *world, i, c uint8, p *process) {
 func (m *model) streamStep(w *world, i, c uint8, p *process, do action) {
 	l := &p.links[c]
 	switch {
-	case do == openStream && p.life == alive && *l == (link{}) && !m.members.at(p.core).core.Over():
+	case do == openStream && p.life == alive && *l == (link{}) && !m.members.at(p.core).core.Over() && (!m.passes(i, c) || p.links[1-c].has != 0):
 		o := m.members.tell(happening{from: p.core, what: opens, at: c})
 		s := m.add(w, openStream, i, c)
 		p := *p
 		p.core = o.to
-		p.links[c] = link{here: true, frame: o.frame}
+		p.links[c] = link{here: true, half: half{frame: o.frame}}
 		m.setProcess(s, i, p)
 	case do == sendFrame && l.here && l.frame == 0 && l.unanswered < maxUnanswered && m.mute[i]&(1<<c) == 0:
 		m.frameStep(w, i, c, *p)
-	case do == hearFrame && l.frame != 0:
+	case do == passFrame && m.passes(i, c) && l.frame != 0 && l.beyond.frame == 0:
+		m.passOnStep(w, i, c, *p)
+	case do == hearFrame && m.far(i, c, l).frame != 0:
 		m.hearStep(w, i, c, *p)
+	case do == passAnswer && l.beyond.answer.is != noAnswer && l.answer.is == noAnswer:
+		m.passBackStep(w, i, c, *p)
 	case do == hearAnswer && l.here && l.answer.is != noAnswer:
 		m.answerStep(w, i, c, *p)
-	case do == hearEnd && l.there && !l.here && l.frame == 0:
+	case do == hearEnd && l.there && !l.here && l.frames() == 0:
 		m.endStep(w, i, c, *p, hearEnd)
-	case do == endStream && l.here && !l.there && l.frame == 0:
+	case do == endStream && l.here && !l.there && l.frames() == 0:
 		s := m.add(w, endStream, i, c)
 		p := *p
 		p.core = m.members.tell(happening{from: p.core, what: closes, at: c}).to
@@ -127,8 +137,33 @@ func (m *model) frameStep(w *world, i, c uint8, p process) {
 	l := &p.links[c]
 	l.frame, l.said = o.frame, l.has
 	l.unanswered++
-	if l.answer.is == answers || l.answer.is == answersFirst {
-		l.answer.back++
+	for _, h := range [...]*half{&l.half, &l.beyond} {
+		if h.answer.is == answers || h.answer.is == answersFirst {
+			h.answer.back++
+		}
+	}
+	m.setProcess(s, i, p)
+}
+
+// passOnStep has the coordinator between pass a frame on.
+func (m *model) passOnStep(w *world, i, c uint8, p process) {
+	s := m.add(w, passFrame, i, c)
+	l := &p.links[c]
+	l.beyond.frame, l.beyond.said, l.frame, l.said = l.frame, l.said, 0, 0
+	if m.off == passerConfirmsNot && l.here && l.answer.is == noAnswer {
+		between := m.coordinators.at(w.coordinators[1-c])
+		l.answer = answer{is: answersFirst, era: m.roots.at(m.detectors.at(between.detector).view).era, confirmed: true}
+	}
+	m.setProcess(s, i, p)
+}
+
+// passBackStep has it pass an answer back.
+func (m *model) passBackStep(w *world, i, c uint8, p process) {
+	s := m.add(w, passAnswer, i, c)
+	l := &p.links[c]
+	l.answer, l.beyond.answer = l.beyond.answer, answer{}
+	if m.off == countFromMember && l.answer.confirmed {
+		p.core = m.members.tell(happening{from: p.core, what: passesBack}).to
 	}
 	m.setProcess(s, i, p)
 }
@@ -139,7 +174,8 @@ func (m *model) hearStep(w *world, i, c uint8, p process) {
 	d := m.detectors.at(x.detector)
 	r := m.roots.at(d.view)
 	l := &p.links[c]
-	f := m.members.frames.at(uint16(l.frame))
+	here := m.far(i, c, l)
+	f := m.members.frames.at(uint16(here.frame))
 	switch {
 	case r.incarnation(int(i)) == 0: // not known here yet
 		return
@@ -149,9 +185,9 @@ func (m *model) hearStep(w *world, i, c uint8, p process) {
 			x.detector = m.detectors.tell(hint{from: x.detector, what: closed, at: i}).to
 			m.forget(&x, i)
 		}
-		l.there, l.frame, l.said, l.owes = false, 0, 0, false
+		l.cut()
 		if l.here {
-			l.answer = answer{is: retired}
+			here.answer = answer{is: retired}
 		} else {
 			*l = link{}
 		}
@@ -167,11 +203,11 @@ func (m *model) hearStep(w *world, i, c uint8, p process) {
 	} else {
 		x.detector = m.detectors.tell(hint{from: x.detector, what: heardFrame, at: i}).to
 	}
-	x.take(i, f, l.said, m.members)
+	x.take(i, f, here.said, m.members)
 	if f.gone {
 		x.detector = m.detectors.tell(hint{from: x.detector, what: goodbyes, at: i}).to
 	}
-	l.frame, l.said, l.owes = 0, 0, true
+	here.frame, here.said, l.owes = 0, 0, true
 	m.setProcess(s, i, p)
 	m.setCoordinator(s, c, x)
 }
@@ -184,10 +220,7 @@ func (m *model) answer(w *world, i, c uint8, x *coordinator, l *link) {
 	if l.told == 0 {
 		a.is = answersFirst
 	}
-	l.owes = false
-	if l.frame != 0 {
-		a.back = 1
-	}
+	l.owes, a.back = false, l.frames()
 	if l.told != d.view+1 {
 		l.told, a.set = d.view+1, d.view+1
 	}
@@ -201,7 +234,7 @@ func (m *model) answer(w *world, i, c uint8, x *coordinator, l *link) {
 	} else if m.off == holderConfirms {
 		a.confirmed = true
 	}
-	l.answer = a
+	m.far(i, c, l).answer = a
 }
 
 // forget drops what was said on an earlier stream, but for last words.
@@ -250,11 +283,12 @@ func (m *model) speak(s *successor, i, c uint8, p *process) bool {
 		x.detector = m.detectors.tell(hint{from: x.detector, what: closed, at: i}).to
 		m.forget(&x, i)
 		m.setCoordinator(s, c, x)
-		l.there, l.frame, l.said, l.owes, l.answer = false, 0, 0, false, answer{is: retired}
+		l.cut()
+		m.far(i, c, l).answer = answer{is: retired}
 		return true
 	}
 	// It answers no frame: it confirms nothing.
-	l.told, l.answer = view+1, answer{is: pushes, era: r.era, set: view + 1}
+	l.told, m.far(i, c, l).answer = view+1, answer{is: pushes, era: r.era, set: view + 1}
 	return true
 }
 
@@ -290,7 +324,7 @@ func (m *model) endStep(w *world, i, c uint8, p process, do action) *successor {
 	m.forget(&x, i)
 	m.setCoordinator(s, c, x)
 	l := &p.links[c]
-	l.there, l.frame, l.said, l.owes = false, 0, 0, false
+	l.cut()
 	if !l.here {
 		*l = link{}
 	}

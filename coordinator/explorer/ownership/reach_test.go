@@ -7,7 +7,7 @@ import "github.com/nokv/nokv/internal/testing/breadth"
 const calmSteps = 300
 
 // calm is what happens when nothing goes wrong, in this order.
-var calm = [...]action{hearAnswer, answerCall, hearFrame, hearEnd, endStream, follow, commit, openStream, sendFrame, reply, exit, passTime}
+var calm = [...]action{passAnswer, hearAnswer, answerCall, passFrame, hearFrame, hearEnd, endStream, follow, commit, openStream, sendFrame, reply, exit, passTime}
 
 // onward is the way on without another fault, the same one always: what is under way
 // arrives, and time passes when there is nothing else. Nil: there is none.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
@@ -48,6 +49,8 @@ type past struct {
 	incarnations [maxProcesses]uint8
 	// owners are the incarnations that regions were granted to, by conf version.
 	owners [maxRegions][maxConf]uint8
+	// gone has a bit for each process of which a verdict says that it said its last word.
+	gone uint8
 }
 
 type owned struct {
@@ -71,7 +74,17 @@ type command struct {
 type judged struct {
 	process, incarnation, era uint8
 	ended                     bool
+	lastWords
 }
+
+// lastWords are what a verdict knows of a process that has left by itself: what it released.
+type lastWords struct {
+	gone     bool
+	released [maxRegions]release
+}
+
+// release is how far the owner of a region at an epoch got; conf is 0: nothing is said of it.
+type release struct{ conf, frontier uint8 }
 
 type attempt struct {
 	from    uint32
@@ -208,6 +221,9 @@ func (r *roots) note(p *past, s *state.State, changes []state.Change) {
 		switch c := &changes[i]; c.Kind {
 		case state.ChangeMember:
 			p.incarnations[c.Member.GetStartNonce()-1] = uint8(c.Member.GetIncarnation())
+			if c.Member.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && slices.Equal(c.Member.GetSignals(), gone) {
+				p.gone |= 1 << (c.Member.GetStartNonce() - 1)
+			}
 		case state.ChangeRegion:
 			at := &p.owners[regionIndex(c.Region.ID)][c.Region.Epoch.ConfVersion]
 			by := ownerOf(c.Region)
@@ -356,8 +372,8 @@ func (r *roots) claim(from uint32, coordinator int) uint16 {
 	}}}}})
 }
 
-func (r *roots) verdict(process int, incarnation uint64, era uint8, ended bool) uint16 {
-	key := judged{uint8(process), uint8(incarnation), era, ended}
+func (r *roots) verdict(process int, incarnation uint64, era uint8, ended bool, last lastWords) uint16 {
+	key := judged{uint8(process), uint8(incarnation), era, ended, last}
 	n, known := r.verdicts[key]
 	if known {
 		return n
@@ -368,12 +384,35 @@ func (r *roots) verdict(process int, incarnation uint64, era uint8, ended bool) 
 	if ended {
 		change.Signals = []string{"process_ended"}
 	}
-	n = r.order(command{
-		name: fmt.Sprintf("a verdict on %s", r.processName(process)), era: era, failed: uint8(process + 1),
-		events: []*rootv1.Event{{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: change}}},
-	})
+	if last.gone {
+		change.Signals = gone
+	}
+	c := command{name: "a verdict on " + r.processName(process), era: era, failed: uint8(process + 1)}
+	if e := last.event(r.names[process], incarnation); len(e.Assignments) > 0 {
+		c.name = "the last words and " + c.name
+		c.events = append(c.events, &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: e}})
+	}
+	c.events = append(c.events, &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: change}})
+	n = r.order(c)
 	r.verdicts[key] = n
 	return n
+}
+
+// gone are the signals of a verdict on a process that has said its last word.
+var gone = liveness.Gone.Names()
+
+// event has the root take what was released.
+func (l *lastWords) event(member string, incarnation uint64) *rootv1.RegionsAssigned {
+	e := new(rootv1.RegionsAssigned)
+	for region, x := range l.released {
+		if x.conf != 0 {
+			e.Assignments = append(e.Assignments, &rootv1.Assignment{
+				RegionId: uint64(regionID(uint8(region))), ExpectedEpoch: state.Epoch{Version: 1, ConfVersion: uint64(x.conf)}.Proto(),
+				Owners: []*rootv1.Owner{{MemberId: member, Incarnation: incarnation}}, Frontier: []byte(frontierOf(x.frontier)), SetFrontier: true, Acknowledged: true,
+			})
+		}
+	}
+	return e
 }
 
 func (r *roots) drain(process int, incarnation uint64) uint16 {

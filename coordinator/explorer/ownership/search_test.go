@@ -126,8 +126,12 @@ func (m *model) describe(w *world, s step) string {
 		return who + " opens a stream to " + c
 	case sendFrame:
 		return who + " sends a frame to " + c
+	case passFrame:
+		return fmt.Sprintf("c%d passes a frame of %s on to %s", 2-s.at, who, c)
 	case hearFrame:
 		return c + " hears a frame of " + who
+	case passAnswer:
+		return fmt.Sprintf("c%d passes what %s says back to %s", 2-s.at, c, who)
 	case hearAnswer:
 		return who + " hears " + c
 	case breakStream:

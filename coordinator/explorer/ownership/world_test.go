@@ -45,6 +45,9 @@ type config struct {
 	work uint8
 	// links has a bit for each coordinator that a process is connected to, if it can.
 	links [maxProcesses]uint8
+	// passed has a bit for each coordinator that a process reaches only by way of the other one,
+	// which passes its stream on.
+	passed [maxProcesses]uint8
 	// prompt has a bit for each process whose streams delay nothing.
 	prompt uint8
 	// mute has a bit for each coordinator to which a process sends nothing after hello.
@@ -91,6 +94,10 @@ const (
 	generateThenCheck
 	// countFromFrame: a confirmation counts from when the frame was sent.
 	countFromFrame
+	// passerConfirmsNot: whoever passes a stream on confirms nobody.
+	passerConfirmsNot
+	// countFromMember: a confirmation that was passed back counts from when the member sent the frame too.
+	countFromMember
 	// checkBehind: work is checked before its reply.
 	checkBehind
 	// resetProvesNothing: only a refused connection does.
@@ -113,6 +120,8 @@ const (
 	releaseAwaited
 	// lastWordCounts: whoever follows a member that has left begins where that one let go.
 	lastWordCounts
+	// lastWordRooted: where that is, is rooted in front of the verdict.
+	lastWordRooted
 )
 
 // predicate is a promise that every world keeps.
@@ -179,16 +188,44 @@ type link struct {
 	// has is the newest set that the member has taken on it, told the newest that was
 	// sent, plus 1.
 	has, told uint32
-	frame     uint32
-	// said is has as of when the frame was made.
-	said   uint32
-	answer answer
+	// half is the member's, beyond the coordinator's where another one passes the stream on.
+	half
+	beyond half
 	// here and there: open at the member, at the coordinator.
 	here, there bool
 	// owes: the coordinator is to answer the newest frame that it has heard. unanswered is
 	// how many were sent that no answer has come to.
 	owes       bool
 	unanswered uint8
+}
+
+// half is what is under way on a stream, or on one half of its way.
+type half struct {
+	frame uint32
+	// said is has as of when the frame was made.
+	said   uint32
+	answer answer
+}
+
+// frames is how many are under way.
+func (l *link) frames() (n uint8) {
+	for _, h := range [...]*half{&l.half, &l.beyond} {
+		if h.frame != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// passes says that another coordinator passes the stream of a process on.
+func (c *config) passes(i, at uint8) bool { return c.passed[i]&(1<<at) != 0 }
+
+// far is the half of a stream that its coordinator is at.
+func (c *config) far(i, at uint8, l *link) *half {
+	if c.passes(i, at) {
+		return &l.beyond
+	}
+	return &l.half
 }
 
 // answer is one under way.
