@@ -66,6 +66,8 @@ type Cluster struct {
 	twin *Peer
 	// losing is the replacement under way; nil: none.
 	losing *replacement
+	// past is the folder that came back from its past last; nil: none.
+	past *past
 }
 
 // New makes a cluster and starts it.

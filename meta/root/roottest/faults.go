@@ -126,23 +126,32 @@ func (p *Peer) Transfer(to uint64) {
 
 // Heal ends all faults: links carry, processes run, clocks tell the time.
 func (c *Cluster) Heal() error {
+	if c.past != nil {
+		c.past.end()
+	}
 	c.Net.MendAll()
 	c.Net.Lose, c.Net.Repeat, c.Net.Slow = 0, 0, 0
 	for _, p := range c.Peers {
-		p.Clock.WallOffset, p.slow = 0, 0
-		p.Resume()
-		if p.core != nil && p.crashed {
-			p.fail(disk.ErrCrashed) // the process has not noticed yet
-		}
-		p.Disk.SetFault(nil)
-		if p.Stale {
-			continue // It ends again.
-		}
-		if err := p.Restart(); err != nil {
+		p.Clock.WallOffset = 0
+		if err := p.steady(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// steady ends what disturbs a peer, and starts it if it is down.
+func (p *Peer) steady() error {
+	p.slow = 0
+	p.Resume()
+	if p.core != nil && p.crashed {
+		p.fail(disk.ErrCrashed) // the process has not noticed yet
+	}
+	p.Disk.SetFault(nil)
+	if p.Stale {
+		return nil // It ends again.
+	}
+	return p.Restart()
 }
 
 // diskLog is a peer's storage whose appends can take long: the world goes on

@@ -61,7 +61,11 @@ func disturb(w *roottest.World, c *roottest.Cluster, active *bool) {
 	}
 	p := c.Peers[w.Rand.IntN(len(c.Peers))]
 	other := c.Peers[w.Rand.IntN(len(c.Peers))]
-	switch w.Rand.IntN(9) {
+	kind := w.Rand.IntN(9)
+	if c.Returning() {
+		kind = -1 // What is refused then, and by whom, is known.
+	}
+	switch kind {
 	case 0:
 		p.Kill()
 	case 1:
@@ -105,12 +109,13 @@ func revive(t *testing.T, w *roottest.World, c *roottest.Cluster, active *bool) 
 		return
 	}
 	for _, p := range c.Peers {
-		if !p.Alive() && w.Chance(0.5) {
+		if !p.Alive() && !p.Stale && !c.Returning() && w.Chance(0.5) {
 			if err := p.Restart(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+	c.ReplaceStale()
 	w.After(w.Between(10*time.Millisecond, 200*time.Millisecond), func() { revive(t, w, c, active) })
 }
 
@@ -157,12 +162,19 @@ func TestRootSimulation(t *testing.T) {
 			if losing := i >= len(regressions) && seed%*lose == 0; losing {
 				w.After(w.Between(600*time.Millisecond, 1200*time.Millisecond), func() { c.Lose(c.Peers[w.Rand.IntN(len(c.Peers))]) })
 			}
+			if i >= len(regressions) && seed%8 == 5 {
+				w.After(w.Between(600*time.Millisecond, 1200*time.Millisecond), func() { c.ComeBack(roottest.Ways[seed/8%3]) })
+			}
 			w.RunFor(3*time.Second, nil)
+			w.RunFor(10*time.Second, func() bool { return !c.Returning() })
 			active = false
 			if err := c.Heal(); err != nil {
 				t.Fatal(err)
 			}
 			serves(t, w, c, writers)
+			if !w.RunFor(10*time.Second, c.ReplaceStale) {
+				t.Fatalf("nobody replaces a peer that was refused: %s", where(c))
+			}
 			if c.Replaced.Lost > 0 {
 				loseAnyOne(t, w, c, writers)
 			}
@@ -191,7 +203,7 @@ func TestRootSimulation(t *testing.T) {
 	if total < 20**seeds {
 		t.Errorf("only %d writes were acknowledged in %d seeds: the load was too low", total, *seeds)
 	}
-	for _, kind := range []string{"process killed", "power cut", "crash inside a disk operation", "process paused", "slow append", "link cut", "leadership transfer", "message lost", "grant given", "settings changed", "era asked to end"} {
+	for _, kind := range []string{"process killed", "power cut", "crash inside a disk operation", "process paused", "slow append", "link cut", "leadership transfer", "message lost", "grant given", "settings changed", "era asked to end", "older copy refused", "disk put back from an older copy", "clone started beside the original"} {
 		if faults[kind] == 0 && *seeds >= 50 {
 			t.Errorf("fault %q never happened", kind)
 		}
