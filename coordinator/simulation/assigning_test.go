@@ -96,6 +96,9 @@ func (d *desk) carryOut(o *assigner.Orders) {
 
 // propose has commands judged, however long that takes while the era lasts.
 func (d *desk) propose(c *assigner.Call, era state.Era) {
+	if d.n.r.k.variant == lastWordsInMemory {
+		forgetLastWords(c)
+	}
 	d.n.link.AskUntil(askLimit, func() replica.Request {
 		p, err := replica.NewProposal(c.Commands)
 		if err != nil {
@@ -120,6 +123,15 @@ func (d *desk) propose(c *assigner.Call, era state.Era) {
 		d.raw.Judged(c, results)
 		d.wake()
 	})
+}
+
+// forgetLastWords leaves out what stands in front of verdicts: how far a process got that has left.
+func forgetLastWords(c *assigner.Call) {
+	for _, cmd := range c.Commands {
+		if n := len(cmd.Events) - 1; n > 0 && cmd.Events[n].GetMemberStateChanged() != nil && cmd.Events[0].GetRegionsAssigned() != nil {
+			cmd.Events = cmd.Events[n:]
+		}
+	}
 }
 
 // probe connects to a member's own address.

@@ -27,6 +27,7 @@ var contrasts = []struct {
 	{boundIgnored, []string{"Freshness"}, 2},
 	{tailSkipsEntry, []string{"Tail", "Freshness"}, 1},
 	{appendsUnsynced, []string{"Durability"}, 1},
+	{pastsLetIn, []string{"Keyspaces"}, 1},
 }
 
 // TestContrast leaves one rule out at a time: a checker of the right name must

@@ -64,8 +64,11 @@ type heardMember struct {
 
 // memberStream is a coordinator's side of a member's line.
 type memberStream struct {
-	end         *end
-	worker      *worker
+	end    *end
+	worker *worker
+	// back makes what is to happen at the member arrive there: from another coordinator, where that passes
+	// the stream on.
+	back        func(func(*line)) func()
 	id          state.MemberID
 	incarnation uint64
 	number      uint64
@@ -76,6 +79,7 @@ type memberStream struct {
 	shown       *shown.Stream
 	answered    uint64
 	told        bool // terms
+	holder      string
 	taken       uint64
 	ready, left bool
 	unwritten   bool
@@ -116,19 +120,54 @@ func (d *desk) onView(b rootview.Batch, v *rootview.View) {
 }
 
 // accept takes a connection, and says who takes its frames.
-func (d *desk) accept(far *end, w *worker) func(*coordinatorv1.MemberFrame) {
-	m := &memberStream{end: far, worker: w}
-	d.conns = append(slices.DeleteFunc(d.conns, func(e *end) bool { return e.over }), far)
+func (d *desk) accept(far *end, w *worker, back func(func(*line)) func()) func(*coordinatorv1.MemberFrame) {
+	m := &memberStream{end: far, worker: w, back: back}
+	d.keep(far)
 	far.ended = d.n.then(func() { d.close(m) })
 	return within(&d.n.process, func(f *coordinatorv1.MemberFrame) { d.onFrame(m, f) })
+}
+
+// keep keeps connections that end with the process.
+func (d *desk) keep(ends ...*end) {
+	d.conns = append(slices.DeleteFunc(d.conns, func(e *end) bool { return e.over }), ends...)
+}
+
+// relay is server's: it passes a member's stream on to another coordinator, frames there and answers back. When
+// either side ends, so does the other.
+func (d *desk) relay(far *end, to *node, w *worker) func(*coordinatorv1.MemberFrame) {
+	out, there := d.n.r.newConn(d.n.place, to.place)
+	d.keep(far, out)
+	far.ended = d.n.then(func() { out.close(true) })
+	out.ended = d.n.then(func() { far.close(true) })
+	back := func(fn func(*line)) func() {
+		arrives := w.onLine(far.peer, fn)
+		return d.n.then(func() { far.send(arrives) })
+	}
+	out.send(func() {
+		if !to.up {
+			there.close(true)
+			return
+		}
+		out.carry = to.desk.accept(there, w, back)
+	})
+	return within(&d.n.process, func(f *coordinatorv1.MemberFrame) {
+		if d.n.r.k.variant == passerConfirms {
+			a := &coordinatorv1.MemberAnswer{Era: d.n.view.core.View().State.Tenure().GetEra(), Sequence: f.GetSequence(), Confirmed: true}
+			far.send(w.onLine(far.peer, func(l *line) { w.onAnswer(l, a) }))
+		}
+		out.send(func() {
+			if out.carry != nil {
+				out.carry(f)
+			}
+		})
+	})
 }
 
 // cut ends a stream from here, with a reason.
 func (d *desk) cut(m *memberStream, why error) {
 	d.close(m)
-	w, end := m.worker, m.end
-	end.send(w.onLine(end.peer, func(l *line) { w.ended(l, why) }))
-	end.over = true
+	m.end.send(m.back(func(l *line) { m.worker.ended(l, why) }))
+	m.end.over = true
 }
 
 func (d *desk) close(m *memberStream) {
@@ -400,8 +439,8 @@ func (d *desk) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 	if a.Set = d.core.Next(m.shown); a.Set != nil && !a.Set.GetPartial() {
 		a.ReportAgain, m.missed = a.ReportAgain || m.missed, false
 	}
-	if !m.told || a.Set != nil {
-		a.Terms = d.terms(st, m)
+	if holder := d.holder(st); !m.told || a.Set != nil || m.holder != holder {
+		a.Terms, m.holder = d.terms(st, m), holder
 	}
 	if a.Set == nil && a.Terms == nil && a.GetSequence() == m.answered {
 		return nil
@@ -409,10 +448,18 @@ func (d *desk) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 	return a
 }
 
+// holder is what members are told of the holder of the Tenure, where they take detours.
+func (d *desk) holder(st *state.State) string {
+	if t := st.Tenure(); d.n.r.k.detours && !t.GetRetired() {
+		return t.GetHolderId()
+	}
+	return ""
+}
+
 // terms are the keyspaces' that a stream shows regions of; the coordinators are known.
 func (d *desk) terms(st *state.State, m *memberStream) *coordinatorv1.MemberTerms {
 	m.told = true
-	p := &coordinatorv1.MemberTerms{IntervalMillis: memberInterval}
+	p := &coordinatorv1.MemberTerms{IntervalMillis: memberInterval, HolderId: d.holder(st)}
 	for _, id := range d.core.Keyspaces(m.shown, 64) {
 		k := st.Keyspace(id)
 		s := k.GetSettings()
@@ -434,8 +481,7 @@ func (d *desk) send(m *memberStream, a *coordinatorv1.MemberAnswer) {
 		return
 	}
 	m.unwritten, m.waits = true, m.waits || m.shown.Pending()
-	end := m.end
-	end.send(m.worker.onLine(end.peer, func(l *line) { m.worker.onAnswer(l, a) }))
+	m.end.send(m.back(func(l *line) { m.worker.onAnswer(l, a) }))
 	d.n.after(d.n.r.Between(20*time.Microsecond, 200*time.Microsecond), func() {
 		if m.unwritten = false; m.waits {
 			m.waits = false

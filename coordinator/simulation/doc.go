@@ -5,9 +5,10 @@
 //
 // It holds tests only. What it asks of every seed, by the names of the design:
 // Durability, AllocID, Tso order, Inheritance, Silence, Primacy, Finality,
-// Freshness and Tail; with members on top (TestMembers): one owner an epoch, one owner a
-// moment where the fence is a ttl, Frontier, Fence, Orphans, and Placement: nobody is
-// forgotten. Contrast runs leave one rule out and must be caught.
+// Freshness, Tail and Keyspaces (no two are ever shown under one id); with members on
+// top (TestMembers): one owner an epoch, one owner a moment where the fence is a ttl,
+// Frontier, Fence, Orphans, and Placement: nobody is forgotten. Contrast runs leave one
+// rule out and must be caught.
 //
 // The holder is the tenure.RawHolder that processes run, the assigner the assigner.Raw, a
 // member the held.Core. What Follower and the

@@ -51,6 +51,9 @@ func (r *run) disturb() {
 }
 
 func (r *run) disturbRoots() {
+	if r.roots.Returning() {
+		return // what is refused then, and by whom, is known
+	}
 	p := r.roots.Peers[r.Rand.IntN(len(r.roots.Peers))]
 	leader := r.roots.Leader()
 	if leader != nil && r.Chance(0.4) {
@@ -153,8 +156,11 @@ func (r *run) disturbNetwork() {
 		lasting *= 4
 	}
 	p := r.roots.Peers[r.Rand.IntN(len(r.roots.Peers))].Place
-	n := r.anyone().place
-	switch r.Rand.IntN(8) {
+	n, kind := r.anyone().place, r.Rand.IntN(8)
+	if kind <= 1 && r.roots.Returning() {
+		return
+	}
+	switch kind {
 	case 0:
 		if l := r.roots.Leader(); l != nil {
 			p = l.Place
@@ -247,12 +253,13 @@ func (r *run) revive() {
 		return
 	}
 	for _, p := range r.roots.Peers {
-		if !p.Alive() && r.Chance(0.5) {
+		if !p.Alive() && !p.Stale && !r.roots.Returning() && r.Chance(0.5) {
 			if err := p.Restart(); err != nil {
 				r.fail("Durability: %w", err)
 			}
 		}
 	}
+	r.roots.ReplaceStale()
 	r.After(r.Between(5*time.Millisecond, 40*time.Millisecond), r.revive)
 }
 
@@ -273,7 +280,7 @@ func (r *run) heal() error {
 	if !r.RunFor(bound, r.serves) {
 		return fmt.Errorf("Finality: %v after healing: %s", bound, r.why())
 	}
-	if !r.RunFor(5*time.Second, func() bool { return !r.roots.Replacing() }) {
+	if !r.RunFor(5*time.Second, func() bool { return r.roots.ReplaceStale() && !r.roots.Replacing() }) {
 		return fmt.Errorf("Finality: a lost root peer is not replaced: %+v", r.roots.Replaced)
 	}
 	if !r.RunFor(membersBound, func() bool { return r.whyMembers() == "" }) {

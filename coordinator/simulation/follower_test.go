@@ -238,6 +238,7 @@ func (f *follower) onChunk(attempt int, chunk *rootv1.SnapshotChunk, err error) 
 func (f *follower) publish(b rootview.Batch) {
 	v := f.core.View()
 	f.follow(b, v)
+	f.n.r.shows(f.n, b, v)
 	if v.Loaded() {
 		f.n.holder.OnView(tenure.Authority{Tenure: v.State.Tenure(), Handover: newest(v.State.Handovers()), Index: v.Token.Index})
 	}

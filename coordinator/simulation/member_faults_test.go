@@ -143,11 +143,18 @@ func (r *run) disturbMembers() {
 	if r.calm {
 		return
 	}
-	w, kind := r.anyWorker(), r.Rand.IntN(19)
+	kinds := 19
+	if r.k.detours {
+		kinds = 20
+	}
+	w, kind := r.anyWorker(), r.Rand.IntN(kinds)
 	lasting := r.Between(20*time.Millisecond, 600*time.Millisecond)
 	if r.k.fencing {
 		kind = [...]int{6, 9, 9, 17}[r.Rand.IntN(4)]
 		lasting = r.Between(r.k.fence, 3*r.k.fence)
+	}
+	if r.k.variant == passerConfirms {
+		kind = 19
 	}
 	switch kind {
 	case 0, 1:
@@ -170,6 +177,9 @@ func (r *run) disturbMembers() {
 	case 9:
 		r.cut("member cut from coordinators", w.place, r.nodePlaces(), lasting)
 	case 10:
+		if r.k.detours { // long enough to be found out, and for what is done about it
+			lasting *= 3
+		}
 		r.cut("member cut from the holder", w.place, []roottest.Place{r.holding().place}, lasting)
 	case 11:
 		r.massFailure()
@@ -185,6 +195,8 @@ func (r *run) disturbMembers() {
 		r.partWith(w)
 	case 18:
 		r.removeOne(w)
+	case 19:
+		r.cutOff(w)
 	}
 	if r.moving() && r.Chance(0.3) {
 		if n := r.holding(); n.up {
@@ -332,17 +344,40 @@ func (r *run) removeOne(w *worker) {
 	})
 }
 
+// part cuts two from one another for a while, in both directions.
+func (r *run) part(one, other roottest.Place, lasting time.Duration) {
+	for _, link := range [][2]roottest.Place{{one, other}, {other, one}} {
+		r.roots.Net.Cut(link[0], link[1])
+		r.After(lasting, func() { r.roots.Net.Mend(link[0], link[1]) })
+	}
+}
+
+// cutOff cuts a member and the other coordinators from the holder: by no road does it hear the member. These may
+// be cut from the roots too, and show the member what was long before.
+func (r *run) cutOff(w *worker) {
+	r.Fault("member cut from the holder by every road")
+	n := r.holding()
+	lasting := r.Between(r.k.fence, 4*r.k.fence)
+	from := []roottest.Place{n.place}
+	if r.k.variant == passerConfirms || r.Chance(0.5) {
+		from = append(from, r.rootPlaces()...)
+	}
+	r.part(w.place, n.place, lasting)
+	for _, o := range r.nodes {
+		for _, p := range from {
+			if o != n {
+				r.part(o.place, p, lasting)
+			}
+		}
+	}
+}
+
 // partWith cuts a member and the holder off from everybody else, together.
 func (r *run) partWith(w *worker) {
 	r.Fault("member and holder cut off together")
 	n := r.holding()
 	lasting := r.Between(r.k.fence, 4*r.k.fence)
-	part := func(one, other roottest.Place) {
-		for _, link := range [][2]roottest.Place{{one, other}, {other, one}} {
-			r.roots.Net.Cut(link[0], link[1])
-			r.After(lasting, func() { r.roots.Net.Mend(link[0], link[1]) })
-		}
-	}
+	part := func(one, other roottest.Place) { r.part(one, other, lasting) }
 	for _, o := range r.nodes {
 		if o != n {
 			part(n.place, o.place)

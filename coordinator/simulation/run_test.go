@@ -30,6 +30,7 @@ const (
 	boundIgnored        variant = "bounded read without a bound"
 	tailSkipsEntry      variant = "tail skips an entry"
 	appendsUnsynced     variant = "acknowledged before it is durable"
+	pastsLetIn          variant = "folders from the past are let in"
 
 	// Of ownership.
 	confirmsUnchecked variant = "members confirmed without a check of the era"
@@ -40,6 +41,8 @@ const (
 	countsFromAnswer  variant = "a member's ttl counted from later than its frame"
 	unchecked         variant = "no check behind a member's work"
 	cutTakenForDeath  variant = "no answer taken as proof of death"
+	passerConfirms    variant = "confirmed by whoever passes a stream on"
+	lastWordsInMemory variant = "last words in the memory of coordinators alone"
 )
 
 // knobs are what a run is made of.
@@ -59,13 +62,16 @@ type knobs struct {
 	probes bool
 	// fencing: what disturbs members lets fences run out.
 	fencing bool
+	// detours: members are told of the holder, and reach it by way of another coordinator if they must.
+	detours bool
 	// stalls is how often a member stands still inside work.
 	stalls float64
 	// loads: keyspaces are evened out by what members tell, and one of them has ranges that
 	// the planner reshapes.
 	loads bool
-	// loses has a root peer lose its disk for ever, and be replaced.
-	loses bool
+	// loses has a root peer lose its disk for ever, and be replaced; pasts has its folder come back from
+	// its past.
+	loses, pasts bool
 	// gaps is how often a coordinator stands still between two steps of one reply, slow how
 	// often a message is.
 	gaps, slow float64
@@ -87,7 +93,8 @@ func knobsOf(seed uint64, v variant) knobs {
 		k.coordinators = 3
 	}
 	k.loses = v == noVariant && seed%*lose == 0
-	if seed%5 == 0 {
+	k.pasts = v == noVariant && !k.loses && seed%pastsEvery == 5 || v == pastsLetIn
+	if seed%5 == 0 && !k.pasts { // two of three roots would hardly get anything done
 		k.interval = 20 * time.Millisecond
 	}
 	switch v {
@@ -124,7 +131,7 @@ func rootConfig(k knobs) roottest.Config {
 	r.MaxTSOAhead = maxTSOAhead
 	return roottest.Config{
 		Peers: 3, Replica: r, SegmentBytes: 8 << 10, DriftPermille: k.drift,
-		TailIdle: 40 * time.Millisecond, TailBatchBytes: 512, AppendsUnsynced: k.variant == appendsUnsynced, Forgetful: k.variant == appendsUnsynced,
+		TailIdle: 40 * time.Millisecond, TailBatchBytes: 512, AppendsUnsynced: k.variant == appendsUnsynced, Forgetful: k.variant == appendsUnsynced || k.variant == pastsLetIn,
 	}
 }
 
@@ -155,14 +162,16 @@ type run struct {
 	// acked has the growing index that somebody was told of, with times.
 	acked []ack
 	count counts
+	names names
 }
 
 // counts say how much was done.
 type counts struct {
 	writes, reads, refused, bounded, snapshots, unknown, staleViews, firstWindows, windowsRefused int
 	// Of members: requests served and not, work that a resource refused or whose right was
-	// lost behind it, processes drained, incarnations begun anew by the same process.
-	served, unserved, fenced, lostBehind, drained, anew int
+	// lost behind it, processes drained, incarnations begun anew by the same process,
+	// confirmations by way of another coordinator.
+	served, unserved, fenced, lostBehind, drained, anew, passedOn int
 }
 
 func (c *counts) add(o counts) {
@@ -181,10 +190,11 @@ func (c *counts) add(o counts) {
 	c.lostBehind += o.lostBehind
 	c.drained += o.drained
 	c.anew += o.anew
+	c.passedOn += o.passedOn
 }
 
 func newRun(k knobs) (*run, error) {
-	r := &run{World: roottest.NewWorld(k.seed), k: k}
+	r := &run{World: roottest.NewWorld(k.seed), k: k, names: names{by: map[uint32]string{}}}
 	roots, err := roottest.New(r.World, rootConfig(k))
 	if err != nil {
 		return nil, err
@@ -221,9 +231,12 @@ func (r *run) live() error {
 			r.roots.Lose(r.roots.Peers[r.Rand.IntN(len(r.roots.Peers))])
 		})
 	}
+	if r.k.pasts {
+		r.After(r.Between(300*time.Millisecond, 900*time.Millisecond), r.comeBack)
+	}
 	r.RunFor(400*time.Millisecond+r.k.trouble, nil)
 	// Trouble goes on until it has met enough load.
-	r.RunFor(8*time.Second, r.enough)
+	r.RunFor(8*time.Second, func() bool { return r.enough() && !r.roots.Returning() })
 	return r.heal()
 }
 

@@ -25,6 +25,7 @@ var kinds = []string{
 	"root cut from roots", "link between roots cut", "coordinator cut from roots", "link between coordinator and root cut",
 	"grant given", "grant taken", "settings changed", "era asked to end",
 	"coordinator cut from clients", "coordinator cut until its era was claimed", "message lost", "message late", "message repeated", "stream broken", "bootstrap required",
+	"older copy refused", "disk put back from an older copy", "clone started beside the original",
 }
 
 // totals are what many runs did.

@@ -38,6 +38,7 @@ const (
 var (
 	errReplaced = errors.New("another stream took the place of this one")
 	errUnheard  = errors.New("the coordinator is silent")
+	errGivenUp  = errors.New("the coordinator is reached without a detour, or is not the holder")
 	errHungUp   = errors.New("the connection ended")
 )
 
@@ -58,7 +59,7 @@ type worker struct {
 	identities *identity.Source
 	member     uint64
 	core       *held.Core
-	lines      [3]*line
+	lines      [detour + 1]*line
 	state      rootv1.MemberState
 	over       bool
 	leaving    bool
@@ -66,7 +67,15 @@ type worker struct {
 	busy       int
 	armed      clock.Instant
 	app        map[state.RegionID]*copyOf
+	// holder is the coordinator that holds the Tenure, by the newest terms; troubled are those whose own
+	// line failed and has not said anything since. A detour is not tried before again.
+	holder   string
+	troubled [detour]bool
+	again    clock.Instant
 }
+
+// detour is the slot of a line by way of another coordinator, behind those of three coordinators.
+const detour = 3
 
 // copyOf is what the application has of a region: how far it got.
 type copyOf struct {
@@ -74,10 +83,10 @@ type copyOf struct {
 	number uint64
 }
 
-// line is a stream to one coordinator.
+// line is a stream to one coordinator, or by way of it to another one, which is not nil then.
 type line struct {
 	slot     int
-	node     *node
+	node, to *node
 	end      *end
 	answered bool
 	heard    clock.Instant
@@ -106,7 +115,8 @@ func (w *worker) start() {
 	w.link = w.r.roots.NewLink(w.place)
 	w.link.Within(func(fn func()) { w.then(fn)() })
 	w.identities = identity.SourceOf(w.incarnation)
-	w.member, w.core, w.lines, w.over, w.leaving, w.stopping = 0, nil, [3]*line{}, false, false, false
+	w.member, w.core, w.lines, w.over, w.leaving, w.stopping = 0, nil, [detour + 1]*line{}, false, false, false
+	w.holder, w.troubled, w.again = "", [detour]bool{}, 0
 	w.register(w.r.Rand.Uint64()|1, 0)
 	w.idle()
 	if w.r.k.loads {
@@ -217,26 +227,51 @@ func (w *worker) live(incarnation uint64) {
 		w.core.Stop(w.now())
 	}
 	for slot, n := range w.r.nodes {
-		w.connect(slot, n)
+		w.connect(slot, n, nil)
 	}
 }
 
-// connect opens a line.
-func (w *worker) connect(slot int, n *node) {
+// takeDetour keeps a line to the holder by way of another coordinator while it cannot be reached: member's
+// detourLocked.
+func (w *worker) takeDetour() {
+	h := slices.IndexFunc(w.r.nodes, func(n *node) bool { return n.name == w.holder })
+	wanted := h >= 0 && w.troubled[h]
+	switch l := w.lines[detour]; {
+	case l != nil && (!wanted || l.to != w.r.nodes[h]):
+		w.ended(l, errGivenUp)
+	case l != nil || !wanted || w.now() < w.again:
+		return
+	}
+	if !wanted {
+		return
+	}
+	for slot, l := range w.lines[:detour] {
+		if l != nil && l.answered && slot != h {
+			w.connect(detour, l.node, w.r.nodes[h])
+			return
+		}
+	}
+}
+
+// connect opens a line to a coordinator, or by way of it to another one.
+func (w *worker) connect(slot int, n, to *node) {
 	if w.core == nil || w.over || w.lines[slot] != nil {
 		return
 	}
 	near, far := w.r.newConn(w.place, n.place)
-	l := &line{slot: slot, node: n, end: near, heard: w.now()}
+	l := &line{slot: slot, node: n, to: to, end: near, heard: w.now()}
 	near.ended = w.onLine(near, func(l *line) { w.ended(l, errHungUp) })
 	w.lines[slot] = l
 	w.core.Open(slot)
 	near.send(func() {
-		if !n.up {
+		switch {
+		case !n.up:
 			far.close(true)
-			return
+		case to != nil:
+			near.carry = n.desk.relay(far, to, w)
+		default:
+			near.carry = n.desk.accept(far, w, func(fn func(*line)) func() { return w.onLine(near, fn) })
 		}
-		near.carry = n.desk.accept(far, w)
 	})
 	w.watchLine(l)
 }
@@ -272,6 +307,15 @@ func (w *worker) onAnswer(l *line, a *coordinatorv1.MemberAnswer) {
 		w.r.fail("Held: %s: %w", w.id, err)
 	}
 	l.heard, l.answered = w.now(), true
+	if t := a.GetTerms(); t != nil {
+		w.holder = t.GetHolderId()
+	}
+	switch {
+	case l.to == nil:
+		w.troubled[l.slot] = false
+	case a.GetConfirmed():
+		w.r.count.passedOn++
+	}
 	if s := a.GetState(); s != 0 {
 		w.state = s
 		if s == rootv1.MemberState_MEMBER_STATE_FAILED || s == rootv1.MemberState_MEMBER_STATE_REMOVED {
@@ -292,7 +336,14 @@ func (w *worker) ended(l *line, why error) {
 		w.retire()
 		return
 	}
-	w.after(w.r.Between(lineRetry/8, lineRetry), func() { w.connect(l.slot, l.node) })
+	pause := w.r.Between(lineRetry/8, lineRetry)
+	if l.to != nil {
+		w.again = w.now().Add(pause)
+		w.after(pause, func() {}) // it looks again then
+		return
+	}
+	w.troubled[l.slot] = true
+	w.after(pause, func() { w.connect(l.slot, l.node, nil) })
 }
 
 // retire ends the incarnation: whatever is held is dropped, then the process registers anew.
@@ -350,6 +401,7 @@ func (w *worker) settle() {
 	if w.finished() {
 		return
 	}
+	w.takeDetour()
 	due := w.core.Next()
 	for _, l := range w.lines {
 		if l == nil {
@@ -409,7 +461,7 @@ func (w *worker) finished() bool {
 				l.end.close(true)
 			}
 		}
-		w.lines, w.core = [3]*line{}, nil
+		w.lines, w.core = [detour + 1]*line{}, nil
 		w.r.count.anew++
 		w.after(w.r.Between(0, 5*time.Millisecond), func() { w.register(w.r.Rand.Uint64()|1, follows) })
 	case w.stopping && w.core.Holding() == 0, w.leaving && w.state == rootv1.MemberState_MEMBER_STATE_DRAINING && w.core.Regions() == 0:
