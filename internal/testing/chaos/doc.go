@@ -7,7 +7,8 @@
 // stall, are full or damaged. All connections between processes, and those of
 // clients, go over proxies of package proctest, so that partitions need no right
 // on the machine. Callers ask for ids, timestamps, routes and changes meanwhile
-// and note every answer; the committed log is read from every root peer.
+// and note every answer; the committed log is read from every root peer. TestNamespaces alone needs a right, to make
+// network namespaces: it loses packets in one direction, which a proxy cannot.
 //
 // It promises: (1) a schedule comes from a seed or from a file, is printed, and
 // can be run again; (2) a run in which the load before a fault was too low, or
@@ -22,6 +23,7 @@
 //	go test ./internal/testing/chaos -run Runs -v -chaos.runs 1 -chaos.seed 7
 //	go test ./internal/testing/chaos -run Runs -v -chaos.schedule testdata/all-kinds.txt
 //	go test ./internal/testing/chaos -run R02Members -v -chaos.runs 50   rounds with members
+//	go test ./internal/testing/chaos -run Namespaces -v -chaos.namespaces   members on links that lose packets
 //
 // It leaves to the simulations what real processes on one machine cannot be
 // given: wall clocks that step, machines that are suspended, messages that are

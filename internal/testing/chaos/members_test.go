@@ -46,6 +46,8 @@ type hosting struct {
 	http     http.Client
 	workers  [hosts]*proctest.Process
 	restarts int
+	// on changes how a member's process is run; nil: on this machine.
+	on func(member int, o *proctest.Options)
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -55,11 +57,11 @@ type hosting struct {
 }
 
 // hostedSettings are those of both keyspaces.
-func hostedSettings(o *rootv1.Ownership) *rootv1.KeyspaceSettings {
+func hostedSettings(o *rootv1.Ownership, dead time.Duration) *rootv1.KeyspaceSettings {
 	return &rootv1.KeyspaceSettings{
 		Layout:    &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: hostedBy}}},
 		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: o,
-		Liveness: &rootv1.Liveness{IntervalMillis: 100, SuspectAfterMillis: 300, DeadAfterMillis: 700, Probe: true, ClosedStream: rootv1.ClosedStream_CLOSED_STREAM_SUSPECT},
+		Liveness: &rootv1.Liveness{IntervalMillis: 100, SuspectAfterMillis: 300, DeadAfterMillis: uint64(dead / ms), Probe: true, ClosedStream: rootv1.ClosedStream_CLOSED_STREAM_SUSPECT},
 		Moves:    &rootv1.Moves{PrepareMaxMillis: 500, DeadlineMillis: 3000, HoldRequestsMillis: 500},
 		Guards:   &rootv1.Guards{MassPermille: 1000, FlapFailures: 16, FlapWindowMillis: 1000},
 	}
@@ -84,8 +86,8 @@ func TestA45C66R02Members(t *testing.T) {
 	for i := range roots {
 		following.Go(func() { h.c.follow(ctx, i, h.e) })
 	}
-	for range 4 {
-		asking.Go(func() { h.ask(ctx) })
+	for i := range 4 {
+		asking.Go(func() { h.ask(ctx, i%2 == 0) })
 	}
 	h.all("before any fault")
 	faults := h.memberFaults()
@@ -169,6 +171,12 @@ func (h *hosting) memberFaults() []memberFault {
 
 func startHosts(t *testing.T) *hosting {
 	t.Helper()
+	return startHostsOn(t, newCluster(t, defaultTTL), 700*ms, nil)
+}
+
+// startHostsOn starts members on a cluster; who is silent for dead has failed.
+func startHostsOn(t *testing.T, c *cluster, dead time.Duration, on func(int, *proctest.Options)) *hosting {
+	t.Helper()
 	seed := *firstSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -176,8 +184,8 @@ func startHosts(t *testing.T) *hosting {
 	t.Logf("seed %d", seed)
 	h := &hosting{run: &run{
 		t: t, s: &schedule{seed: seed, ttl: defaultTTL}, e: &evidence{staleness: staleness}, rng: rand.New(rand.NewPCG(seed, 3)),
-		began: time.Now(), c: newCluster(t, defaultTTL),
-	}, http: http.Client{Timeout: 500 * ms}}
+		began: time.Now(), c: c,
+	}, http: http.Client{Timeout: 500 * ms}, on: on}
 	for m := range members {
 		h.c.start(m, nil)
 	}
@@ -189,13 +197,23 @@ func startHosts(t *testing.T) *hosting {
 	t.Cleanup(func() { _ = h.client.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for name, o := range hostedIn {
-		if _, err := h.client.CreateKeyspace(ctx, name, "", hostedSettings(o)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for i := range h.workers {
 		h.start(i)
+	}
+	// Behind the members, so that each has some of the regions.
+	for i := range h.workers {
+		proctest.Eventually(t, patience, func() error {
+			m, err := h.client.GetMember(ctx, rooted.MemberID(hostName(i)), client.Strong())
+			if err == nil && !m.GetConnected() {
+				err = fmt.Errorf("%s has no stream yet", hostName(i))
+			}
+			return err
+		})
+	}
+	for name, o := range hostedIn {
+		if _, err := h.client.CreateKeyspace(ctx, name, "", hostedSettings(o, dead)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return h
 }
@@ -208,6 +226,9 @@ func (h *hosting) any() int { return h.rng.IntN(hosts) }
 func (h *hosting) start(i int) {
 	h.restarts++
 	o := h.c.Options(fmt.Sprintf("%s-%d", hostName(i), h.restarts), "worker", "--id", hostName(i), "--coordinator-addr", strings.Join(h.c.advertised, ","), "-o", "json")
+	if h.on != nil {
+		h.on(i, &o)
+	}
 	h.workers[i] = proctest.Start(h.t, o)
 }
 
@@ -218,12 +239,17 @@ func (h *hosting) killHost(i int) {
 	h.workers[i].Kill()
 }
 
-// ask asks for work, as its route says, until ctx ends.
-func (h *hosting) ask(ctx context.Context) {
+// ask asks for work, as its route says, until ctx ends. A loyal caller goes by the same route until it is refused:
+// nobody else asks who has lost a region.
+func (h *hosting) ask(ctx context.Context, loyal bool) {
 	names := []string{"timed", "fenced"}
+	var known map[[2]string]client.Route
+	if loyal {
+		known = map[[2]string]client.Route{}
+	}
 	for n := rand.IntN(1000); ctx.Err() == nil; n++ {
 		called := time.Since(h.began)
-		a, err := h.askOne(ctx, names[n%2], fmt.Sprintf("k%d", n%64))
+		a, err := h.askOne(ctx, names[n%2], fmt.Sprintf("k%d", n%64), known)
 		h.mu.Lock()
 		if err != nil {
 			h.refused++
@@ -236,13 +262,28 @@ func (h *hosting) ask(ctx context.Context) {
 	}
 }
 
-func (h *hosting) askOne(ctx context.Context, keyspace, key string) (a served, err error) {
+// askOne asks by the route that is known, or by that of now, and notes it if known is not nil.
+func (h *hosting) askOne(ctx context.Context, keyspace, key string, known map[[2]string]client.Route) (a served, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	route, err := h.client.GetRegionByKey(ctx, []byte(key), client.In(keyspace))
-	if err != nil {
-		return a, err
+	at := [2]string{keyspace, key}
+	route, ok := known[at]
+	if !ok {
+		if route, err = h.client.GetRegionByKey(ctx, []byte(key), client.In(keyspace)); err != nil {
+			return a, err
+		}
 	}
+	a, err = h.askBy(ctx, keyspace, key, route)
+	switch {
+	case err != nil:
+		delete(known, at)
+	case known != nil:
+		known[at] = route
+	}
+	return a, err
+}
+
+func (h *hosting) askBy(ctx context.Context, keyspace, key string, route client.Route) (a served, err error) {
 	if route.Address() == "" {
 		return a, errors.New("nobody owns it")
 	}
