@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/internal/testing/written"
 	"github.com/nokv/nokv/member"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // A request that goes on when its region is to be let go loses its right behind RequestGrace,
@@ -193,6 +194,41 @@ func TestFrontiersAreBoundedWhereTheyAreReturned(t *testing.T) {
 			t.Errorf("the log says %s", log.String())
 		}
 	})
+}
+
+// What Checkpoint returns is bounded as well, and what Merge does: the region goes on at the frontier that it had.
+func TestFrontiersOfCheckpointsAndMergesAreBounded(t *testing.T) {
+	const want = "the frontier that it returned has 4097 bytes, and MaxFrontierBytes is 4096: keep more than that elsewhere, and return where it is"
+	inBubble(t, tables, func(b *bubble) {
+		b.startWith("m1", nil, func(a *app) member.Handler { return longer{a} })
+		b.cluster.Show("m1", part(17, 2, "a", "m", "x"), part(18, 2, "m", "z", "y"))
+		b.awaitPhase("m1", 17, serving)
+		b.awaitPhase("m1", 18, serving)
+		b.cluster.Command("m1", &coordinatorv1.MemberCommand{
+			Id: 5, Kind: coordinatorv1.MemberCommandKind_MEMBER_COMMAND_KIND_CHECKPOINT, RegionId: 17, Epoch: &rootv1.RegionEpoch{Version: 2, ConfVersion: 1},
+		})
+		b.await("m1", "the checkpoint has failed", func(r fakecoordinator.Reported) bool {
+			return len(r.Replies) == 1 && strings.Contains(r.Replies[0].GetError().GetMessage(), want) && !r.Replies[0].GetSetFrontier() && r.Phase(17) == serving
+		})
+		b.cluster.Show("m1", reshaping(part(17, 2, "a", "m", "x"), "merge-17-2.1", 17, 18), reshaping(part(18, 2, "m", "z", "y"), "merge-17-2.1", 17, 18))
+		b.await("m1", "the merge has failed", func(r fakecoordinator.Reported) bool {
+			return r.Regions[17].GetError() == want && r.Phase(17) != released
+		})
+		b.cluster.Show("m1", part(17, 2, "a", "m", "x"), part(18, 2, "m", "z", "y"))
+		b.awaitPhase("m1", 17, serving)
+		b.awaitPhase("m1", 18, serving)
+	})
+}
+
+// longer says more than a frontier may have, but where it releases.
+type longer struct{ *app }
+
+func (longer) Checkpoint(context.Context, member.Region) ([]byte, error) {
+	return make([]byte, member.MaxFrontierBytes+1), nil
+}
+
+func (longer) Merge(context.Context, member.Region, member.Region) ([]byte, error) {
+	return make([]byte, member.MaxFrontierBytes+1), nil
 }
 
 // long says more than a frontier may have.

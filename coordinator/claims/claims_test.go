@@ -11,6 +11,7 @@ import (
 
 	"github.com/nokv/nokv/internal/reason"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 func within(t *testing.T, members int, change func(*rootv1.KeyspaceSettings), fn func(t *testing.T, w *world)) {
@@ -429,6 +430,39 @@ func TestAClaimIsGivenToWhoMayHost(t *testing.T) {
 		time.AfterFunc(100*time.Millisecond, func() { w.freeze(false) })
 		if a := w.one("late"); a.Region.GetOwners()[0].GetMemberId() != "m000" {
 			t.Errorf("%v", a.Region)
+		}
+	})
+}
+
+// A member that fails to acquire what it was given gets nothing by a first touch that another one may have.
+func TestRule11ClaimsPassOverWhoCannotAcquire(t *testing.T) {
+	within(t, 2, nil, func(t *testing.T, w *world) {
+		unfit := func(id rooted.MemberID, is bool) {
+			w.mu.Lock()
+			w.unfit[id] = is
+			w.mu.Unlock()
+			time.Sleep(time.Second) // what is known of members is used for less than that
+		}
+		owners := func(from, to int) (n int) {
+			for i := from; i < to; i++ {
+				if w.one(fmt.Sprint(i)).Region.GetOwners()[0].GetMemberId() == "m000" {
+					n++
+				}
+			}
+			return n
+		}
+		unfit("m000", true)
+		if n := owners(0, 10); n > 0 {
+			t.Errorf("m000, which fails to acquire, got %d of 10", n)
+		}
+		unfit("m001", true)
+		if n := owners(10, 20); n != 10 {
+			t.Errorf("both fail, and m000, which has fewer, got %d of 10", n)
+		}
+		unfit("m000", false)
+		unfit("m001", false)
+		if n := owners(20, 30); n == 0 {
+			t.Error("m000 is well again, and got none of 10")
 		}
 	})
 }

@@ -40,6 +40,7 @@ type world struct {
 	spoil   func(call int) error // asked behind the log
 	slow    chan struct{}        // calls wait for it, if it is not nil
 	away    map[state.MemberID]bool
+	unfit   map[state.MemberID]bool
 	loads   map[state.MemberID]float64
 	// hook answers for keyspaces of a hook, code is the strategy of keyspace "code".
 	hook  func(context.Context, []hook.Region, []propose.Candidate) (map[state.RegionID]state.MemberID, error)
@@ -64,7 +65,7 @@ func (w *world) askHook(ctx context.Context, _ *rootv1.Keyspace, regions []hook.
 }
 
 func newWorld(t testing.TB, members int, change func(*rootv1.KeyspaceSettings)) *world {
-	w := &world{t: t, state: state.New(), changed: make(chan struct{}), away: map[state.MemberID]bool{}, loads: map[state.MemberID]float64{}}
+	w := &world{t: t, state: state.New(), changed: make(chan struct{}), away: map[state.MemberID]bool{}, unfit: map[state.MemberID]bool{}, loads: map[state.MemberID]float64{}}
 	w.view = &rootview.View{State: w.state}
 	w.must(&rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{Cluster: &rootv1.Cluster{
 		ClusterId: 7, Incarnation: 1, CreatedUnixMillis: 1, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 11, TransportAddress: "h:1"}},
@@ -231,8 +232,12 @@ func (w *world) Takes(id state.MemberID) bool {
 	defer w.mu.Unlock()
 	return !w.away[id]
 }
-func (w *world) Damped(state.MemberID) bool                   { return false }
-func (w *world) Unfit(state.Owner, state.KeyspaceID) bool     { return false }
+func (w *world) Damped(state.MemberID) bool { return false }
+func (w *world) Unfit(o state.Owner, _ state.KeyspaceID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.unfit[o.Member]
+}
 func (w *world) Probation(state.Owner, state.KeyspaceID) bool { return false }
 func (w *world) ClearAt(state.MemberID, uint64, liveness.Fence) clock.Instant {
 	return 0
