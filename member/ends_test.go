@@ -96,7 +96,7 @@ func TestC06AbortBeforeItRuns(t *testing.T) {
 // Left says for how long a right is confirmed: the ttl from when the newest confirmed frame was sent.
 func TestRule4HowLongItIsLeft(t *testing.T) {
 	terms := &coordinatorv1.KeyspaceTerms{KeyspaceId: 1, Name: "actors", Fence: rootv1.Fence_FENCE_TTL, TtlMillis: 60_000, HoldRequestsMillis: 500}
-	for fence, terms := range map[string]*coordinatorv1.KeyspaceTerms{"ttl": terms, "era": games} {
+	for fence, terms := range map[string]*coordinatorv1.KeyspaceTerms{"ttl": terms, "epoch": games} {
 		inBubble(t, terms, func(b *bubble) {
 			p := b.start("m1", nil)
 			b.cluster.Show("m1", own(17, 3))

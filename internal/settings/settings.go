@@ -1,6 +1,6 @@
 // Package settings names every setting of a keyspace, to be read and written as text.
 //
-// It owns the names, such as liveness-dead-after, and the form of the values: 5s, era,
+// It owns the names, such as liveness-dead-after, and the form of the values: 5s, epoch,
 // true, 16. It promises that what Text gives, Set takes back, and that a field which is new
 // in the wire has a name at once. Which values are allowed is meta/root/state's to say.
 package settings

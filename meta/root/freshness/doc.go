@@ -61,7 +61,8 @@
 //     The leader that counted an acknowledgement knows it, others a tenth of a second
 //     later. So one peer put back, and the leader of that moment away, and the third
 //     away too since before the copy was made, is not found: nobody who is there
-//     ever heard of it. The leader, when it comes back, refuses the copy.
+//     ever heard of it, and what only these two had acknowledged is lost. The leader, when
+//     it comes back, refuses the copy.
 //   - A clone beside the original: by each peer that the original is connected to.
 //   - All peers put back together, or a majority of them: not by the majority. Peers of
 //     copies from different moments refuse each other. That is a restore, and
