@@ -169,9 +169,8 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	c.reach = newReachability(c.root.Status, c.clock, cfg.Logger.Named("root"))
 	c.prober = newProber(cfg.TLS, cfg.Dial)
-	c.rival = rival{ask: askStatus(cfg.TLS, cfg.dialOptions()...), refuses: func(ctx context.Context, address string) bool {
-		return c.prober.refuses(ctx, address, knockFor/2)
-	}}
+	refuses := func(ctx context.Context, address string) bool { return c.prober.refuses(ctx, address, knockFor/2) }
+	c.rival = rival{ask: askStatus(cfg.TLS, cfg.dialOptions()...), refuses: refuses}
 	c.holder, err = tenure.New(tenure.Config{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL, MostTTL: cfg.TenureTTLMost,
 		IDStart: cfg.IDStart, TSOStart: cfg.TSOStart,
@@ -183,7 +182,10 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	soft := catalog.NewSoft(catalog.SoftConfig{})
 	c.hooks = hook.NewClient()
-	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID }, cfg.dialOptions()...)
+	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID }, refuses, cfg.dialOptions()...)
+	if cfg.Dial != nil {
+		c.others.lookup = nil
+	}
 	strategies := together(cfg.Strategies)
 	c.assigner, err = assigner.New(assigner.Config{
 		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Soft: soft,

@@ -60,7 +60,8 @@ type Config struct {
 	Soft *catalog.Soft
 	// Probe connects to a member's own address, within ctx.
 	Probe func(ctx context.Context, p liveness.Probe) liveness.ProbeResult
-	// Ask asks another coordinator when it last heard members, within ctx.
+	// Ask asks another coordinator when it last heard members, within ctx. One whose process has
+	// ended hears nobody: that is no error.
 	Ask func(ctx context.Context, of *rootv1.Coordinator, members []state.MemberID) ([]liveness.Word, error)
 
 	// Hooks asks applications over HTTP. Nil: nobody is asked, and what hooks are to place is
@@ -122,8 +123,9 @@ type RawConfig struct {
 	Identities *identity.Source
 	Clock      clock.Clock
 	Logger     hclog.Logger
-	// Wake has Look called soon. It does not wait.
-	Wake func()
+	// Wake has Look called soon, WakeDetector Detect. They do not wait. WakeDetector may be nil: Look
+	// detects, too.
+	Wake, WakeDetector func()
 	// Strategies are those that are brought as code, by the names of keyspaces.
 	Strategies map[string]propose.Strategy
 	// Frozen: see Config.
@@ -160,6 +162,8 @@ const (
 	// is how often is looked again at what nobody could take.
 	refusedPause = 200 * time.Millisecond
 	starvePause  = 500 * time.Millisecond
+	// detectPause is when the detector looks again that had no room for what it found.
+	detectPause = 10 * time.Millisecond
 	// frozenPause is how often is looked whether the planner is still frozen.
 	frozenPause = 10 * time.Millisecond
 )

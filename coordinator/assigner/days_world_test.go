@@ -262,7 +262,7 @@ func (w *weather) settle() clock.Instant {
 			w.raw.Probed(p, result)
 		}
 		if orders.Asking != nil {
-			w.raw.Told(orders.Asking, nil)
+			w.raw.Told(orders.Asking, nil, true)
 		}
 		acted, next := w.obey()
 		if done || acted {

@@ -18,6 +18,8 @@
 //  6. A keyspace is evened out only when all members have said here everything that they have,
 //     or 10 s after the era began; while something is not as it was; and not while
 //     something that was planned for it is on its way. What another holder moved is remembered.
+//  7. Members are probed, asked about and confirmed whatever else is done here: no plan holds that up, nor
+//     a look at what is not served.
 //
 // It leaves to others: what is thought of members (package liveness), what is planned
 // (package placement), what members are shown and who confirms them (package server).

@@ -168,9 +168,14 @@ func (a *Raw) Answered(id state.MemberID, incarnation uint64, _ clock.Instant) b
 
 // noticeLocked has Look called if there is something to do sooner than that.
 func (a *Raw) noticeLocked() {
-	if min(a.core.Due(), a.lookAt) < a.armed || a.heard.wanted && a.heard.any() {
+	due := a.core.Due()
+	if min(due, a.lookAt) < a.armed || a.heard.wanted && a.heard.any() {
 		a.armed = 0
 		a.cfg.Wake()
+	}
+	if due < a.detects {
+		a.detects = 0
+		a.cfg.WakeDetector()
 	}
 }
 
@@ -265,9 +270,11 @@ func (a *Raw) endLook(all []placement.Getting, now clock.Instant) clock.Instant 
 		said, ok := a.cfg.Soft.Own(r.ID, o.Incarnation)
 		return ok && said.Phase == coordinatorv1.RegionPhase_REGION_PHASE_SERVING && said.Epoch == r.Epoch
 	}
+	a.seen.Lock()
+	marked := a.unserved.Look(a.st, all, serves, now)
+	a.seen.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	marked := a.unserved.Look(a.st, all, serves, now)
 	if len(all) > 0 || a.unserved.Open() {
 		a.lookAt = min(a.lookAt, now.Add(placement.UnservedLook))
 	}
@@ -289,6 +296,13 @@ type observed struct{ *Raw }
 
 var _ placement.Observed = observed{}
 
+// newest is the newest moment that was told.
+func (o observed) newest() clock.Instant {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.now
+}
+
 // Takes implements placement.Observed.
 func (o observed) Takes(id state.MemberID) bool {
 	o.mu.Lock()
@@ -305,15 +319,16 @@ func (o observed) Damped(id state.MemberID) bool {
 
 // Unfit implements placement.Observed.
 func (o observed) Unfit(owner state.Owner, ks state.KeyspaceID) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.unserved.Unfit(owner, ks, o.now)
+	now := o.newest()
+	o.seen.Lock()
+	defer o.seen.Unlock()
+	return o.unserved.Unfit(owner, ks, now)
 }
 
 // Probation implements placement.Observed.
 func (o observed) Probation(owner state.Owner, ks state.KeyspaceID) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.seen.Lock()
+	defer o.seen.Unlock()
 	return o.unserved.Probation(owner, ks)
 }
 

@@ -38,29 +38,37 @@ type Raw struct {
 	// is called at.
 	core       *liveness.Core
 	now, armed clock.Instant
-	heard      heard
-	// unserved is what members get ready for, or fail to, as of when it was looked at last; it is
-	// changed by Look and Follow, which read it without mu. lookAt is when it is looked at next.
-	unserved *placement.Unserved
+	// detects is when Detect is called next.
+	detects clock.Instant
+	heard   heard
+	// lookAt is when unserved is looked at next.
 	lookAt   clock.Instant
 	speakers map[state.MemberID]*speaker
+	// probes and asked wait to be begun; found is what core wants done that Look has to do.
+	probing int
+	probes  []liveness.Probe
+	asking  bool
+	asked   []liveness.Question
+	found   []liveness.Batch
+	// st is the state at token at, era the one that is held, 0: none. They are changed by Look, Follow
+	// and Jump, which read them without mu.
+	st  *state.State
+	at  state.Token
+	era state.Era
 
-	// Owned by Look. fed: core has been told of st, which is the state at token at.
+	// seen guards unserved: what members get ready for, or fail to, as of when it was looked at last. It is
+	// changed by Look and Follow, which read it without seen.
+	seen     sync.Mutex
+	unserved *placement.Unserved
+
+	// Owned by Look. fed: core has been told of st.
 	fed  bool
-	at   state.Token
-	st   *state.State
 	past past
-	// era is the one that is held, 0: none. work and outbox are of this era, and so are
-	// the rest.
-	era    state.Era
+	// work and outbox are of this era, and so are the rest.
 	work   *placement.Work
 	outbox outbox
 	// gathered are steps that are not in outbox yet.
 	gathered gathering
-	probing  int
-	probes   []liveness.Probe
-	asking   bool
-	asked    []liveness.Question
 	landed   []landing
 	// leaving are members that are about to be drained because they said goodbye.
 	leaving map[state.MemberID]uint64
@@ -105,12 +113,15 @@ func NewRaw(cfg RawConfig) *Raw {
 	if cfg.RefuseDrain == nil {
 		cfg.RefuseDrain = func(state.MemberID, uint64, *rootv1.ErrorDetail) {}
 	}
+	if cfg.WakeDetector == nil {
+		cfg.WakeDetector = func() {}
+	}
 	if cfg.PoisonTime == 0 {
 		cfg.PoisonTime = placement.PoisonTime
 	}
 	return &Raw{
 		cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime),
-		hooks: newHooks(), unserved: placement.NewUnserved(), lookAt: never,
+		hooks: newHooks(), unserved: placement.NewUnserved(), lookAt: never, detects: never,
 	}
 }
 
@@ -146,12 +157,11 @@ func (a *Raw) Look() (Orders, time.Duration) {
 		due = min(due, a.release(now))
 		due = min(due, a.cadence.beat(a, now))
 		orders.Calls = a.send()
-		orders.Probes = a.startProbes()
-		orders.Asking = a.startAsking()
 	}
 	a.show()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.startLocked(&orders)
 	if open {
 		due = min(due, a.core.Due()) // somebody may have been heard meanwhile
 	}
@@ -177,10 +187,13 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 		a.work.Follow(st, changes, now)
 		a.followLoads(st, changes, now)
 	}
-	a.st, a.at = st, at
 	a.past.date(at.Index, now)
+	a.seen.Lock()
+	a.unserved.Follow(changes)
+	a.seen.Unlock()
 	a.mu.Lock()
-	if a.unserved.Follow(changes); a.unserved.Open() {
+	a.st, a.at = st, at
+	if a.unserved.Open() {
 		a.lookAt = min(a.lookAt, now.Add(placement.UnservedLook))
 	}
 	a.mu.Unlock()
@@ -261,7 +274,10 @@ func (a *Raw) Jump(v *rootview.View) {
 	} else {
 		a.past.jump(v.State, now)
 	}
-	a.fed, a.st, a.at = true, v.State, v.Token
+	a.fed = true
+	a.mu.Lock()
+	a.st, a.at = v.State, v.Token
+	a.mu.Unlock()
 	if a.work != nil {
 		a.work = a.work.Jump(a.st, now) // what is on its way is refused by its epoch
 		a.weighAll(now)
@@ -293,12 +309,15 @@ func (a *Raw) holdEra(now clock.Instant) {
 	}
 	a.heard = newHeard()
 	a.heard.wanted = era != 0
+	a.probes, a.asked, a.found = nil, nil, nil
+	ended := a.era
+	a.era = era
 	a.mu.Unlock()
-	if a.era != 0 {
-		a.cfg.Logger.Info("assigns no more", "era", uint64(a.era))
+	if ended != 0 {
+		a.cfg.Logger.Info("assigns no more", "era", uint64(ended))
 	}
-	a.era, a.work = era, nil
-	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
+	a.work = nil
+	a.outbox, a.gathered, a.landed, a.leaving = outbox{}, gathering{}, nil, map[state.MemberID]uint64{}
 	a.undrained = map[state.MemberID]undrained{}
 	a.loads, a.rounds, a.cadence = newLoads(), newRounds(now), newCadence()
 	a.dropAsks()
@@ -334,28 +353,37 @@ func (a *Raw) show() {
 // too much waits: then what comes back has it look again.
 func (a *Raw) detect(now clock.Instant) (due clock.Instant, open bool) {
 	for {
-		if a.outbox.len() > maxWaiting || len(a.probes) > maxWaiting || len(a.asked) > maxWaiting {
+		if a.outbox.len() > maxWaiting {
 			return never, false
 		}
 		a.mu.Lock()
-		if due = a.core.Due(); due > now {
-			a.mu.Unlock()
+		turned := a.turnLocked(now)
+		found := a.found
+		a.found = nil
+		due, open = a.core.Due(), a.roomLocked()
+		a.mu.Unlock()
+		for i := range found {
+			a.take(&found[i])
+		}
+		switch {
+		case turned || len(found) > 0:
+		case !open:
+			return never, false
+		default:
 			return due, true
 		}
-		b := a.core.Turn(now)
-		a.mu.Unlock()
-		a.probes = append(a.probes, b.Probes...)
-		if len(b.Question.Members) > 0 {
-			a.asked = append(a.asked, b.Question)
-		}
-		for _, v := range b.Verdicts {
-			a.pass(v)
-		}
-		a.note(b.Withheld)
-		for _, incarnation := range b.Ended {
-			if a.work != nil {
-				a.work.MarkIncarnation(incarnation)
-			}
+	}
+}
+
+// take does what the detector wants done.
+func (a *Raw) take(b *liveness.Batch) {
+	for _, v := range b.Verdicts {
+		a.pass(v)
+	}
+	a.note(b.Withheld)
+	for _, incarnation := range b.Ended {
+		if a.work != nil {
+			a.work.MarkIncarnation(incarnation)
 		}
 	}
 }

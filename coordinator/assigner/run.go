@@ -29,9 +29,9 @@ type Assigner struct {
 	cfg Config
 	log hclog.Logger
 	raw *Raw
-	// wake is a level: Run is to look.
-	wake  chan struct{}
-	calls sync.WaitGroup
+	// wake is a level: Run is to look; detects is one for its detector.
+	wake, detects chan struct{}
+	calls         sync.WaitGroup
 	// asking has an entry for each hook that AskHook asks.
 	asking chan struct{}
 
@@ -55,11 +55,12 @@ func New(cfg Config) (*Assigner, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), asking: make(chan struct{}, maxHookCalls), eraOver: func() {}, plans: plans{turns: turns.New(1)}}
+	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), detects: make(chan struct{}, 1), asking: make(chan struct{}, maxHookCalls), eraOver: func() {}, plans: plans{turns: turns.New(1)}}
 	a.raw = NewRaw(RawConfig{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, View: cfg.Views.View, Soft: cfg.Soft, Settings: cfg.Settings,
 		Identities: identity.NewSource(), Clock: cfg.Clock, Logger: cfg.Logger, Wake: a.signal,
-		Strategies: cfg.Strategies, Frozen: cfg.Frozen,
+		WakeDetector: func() { signal(a.detects) },
+		Strategies:   cfg.Strategies, Frozen: cfg.Frozen,
 	})
 	return a, nil
 }
@@ -102,8 +103,8 @@ func (a *Assigner) Answered(id state.MemberID, incarnation uint64, now clock.Ins
 // Standing says what is thought of a member.
 func (a *Assigner) Standing(id state.MemberID) liveness.Standing {
 	s := a.raw.Standing(id)
-	a.raw.mu.Lock()
-	defer a.raw.mu.Unlock()
+	a.raw.seen.Lock()
+	defer a.raw.seen.Unlock()
 	s.RestsUntil = a.raw.unserved.RestsUntil(s.Incarnation)
 	return s
 }
@@ -124,6 +125,7 @@ func (a *Assigner) Vars() Vars { return a.raw.Vars() }
 func (a *Assigner) Run(ctx context.Context) error {
 	defer a.calls.Wait()
 	defer func() { a.eraOver() }()
+	a.calls.Go(func() { a.detect(ctx) })
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -143,10 +145,30 @@ func (a *Assigner) Run(ctx context.Context) error {
 	}
 }
 
+// detect has the detector look, whatever Run is at: frames are answered, and members are probed and
+// asked about, while a plan is made that takes long.
+func (a *Assigner) detect(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		orders, pause := a.raw.Detect()
+		a.inquire(ctx, &orders)
+		timer.Reset(pause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.detects:
+		case <-timer.C:
+		}
+	}
+}
+
 // signal has Run look.
-func (a *Assigner) signal() {
+func (a *Assigner) signal() { signal(a.wake) }
+
+func signal(level chan<- struct{}) {
 	select {
-	case a.wake <- struct{}{}:
+	case level <- struct{}{}:
 	default:
 	}
 }
@@ -223,34 +245,38 @@ func (a *Assigner) carryOut(ctx context.Context, orders *Orders) {
 			a.deliver(func() { a.raw.Judged(c, results) })
 		})
 	}
-	for _, p := range orders.Probes {
-		a.calls.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, probeTime)
-			defer cancel()
-			result := a.cfg.Probe(ctx, p)
-			a.deliver(func() { a.raw.Probed(p, result) })
-		})
-	}
+	a.inquire(ctx, orders)
 	for _, c := range orders.Hooks {
 		a.calls.Go(func() {
 			owners, err := a.askHook(ctx, c)
 			a.deliver(func() { a.raw.Hooked(c, owners, err) })
 		})
 	}
+}
+
+// inquire begins probes, and questions to other coordinators. What comes of them waits for nobody.
+func (a *Assigner) inquire(ctx context.Context, orders *Orders) {
+	for _, p := range orders.Probes {
+		a.calls.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, probeTime)
+			defer cancel()
+			a.raw.Probed(p, a.cfg.Probe(ctx, p))
+		})
+	}
 	if q := orders.Asking; q != nil {
 		a.calls.Go(func() {
-			words := a.askAll(ctx, q.Others, q.Members)
-			a.deliver(func() { a.raw.Told(q, words) })
+			words, byAll := a.askAll(ctx, q.Others, q.Members)
+			a.raw.Told(q, words, byAll)
 		})
 	}
 }
 
-// askAll asks all others at once. Who does not answer in time hears nobody.
-func (a *Assigner) askAll(ctx context.Context, others []*rootv1.Coordinator, members []state.MemberID) []liveness.Word {
+// askAll asks all others at once. byAll: each has answered in time, or has ended.
+func (a *Assigner) askAll(ctx context.Context, others []*rootv1.Coordinator, members []state.MemberID) (all []liveness.Word, byAll bool) {
 	ctx, cancel := context.WithTimeout(ctx, a.raw.cfg.Settings.AskTime/2)
 	defer cancel()
+	byAll = true
 	var mu sync.Mutex
-	var all []liveness.Word
 	var open sync.WaitGroup
 	for _, other := range others {
 		open.Go(func() {
@@ -260,11 +286,11 @@ func (a *Assigner) askAll(ctx context.Context, others []*rootv1.Coordinator, mem
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, words...)
+			all, byAll = append(all, words...), byAll && err == nil
 		})
 	}
 	open.Wait()
-	return all
+	return all, byAll
 }
 
 // askHook makes a call of a hook.

@@ -116,7 +116,7 @@ func (b *bare) look() (cmds []*rootv1.Command) {
 		b.raw.Probed(p, liveness.Refused)
 	}
 	if orders.Asking != nil {
-		b.raw.Told(orders.Asking, nil)
+		b.raw.Told(orders.Asking, nil, true)
 	}
 	return cmds
 }

@@ -99,7 +99,7 @@ func (f *fingerprint) member(m *member, changes uint64) {
 	f.flag(m.judged)
 	f.flag(m.explained)
 	f.number(uint64(m.held))
-	for _, i := range [...]clock.Instant{m.known, m.heard, m.vanished, m.doubted, m.wondered, m.told, m.recovered, m.forgotten} {
+	for _, i := range [...]clock.Instant{m.known, m.heard, m.vanished, m.doubted, m.wondered, m.told, m.toldByAll, m.recovered, m.forgotten} {
 		f.at(i)
 	}
 	f.number(uint64(len(m.failures)))

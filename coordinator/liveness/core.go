@@ -112,9 +112,10 @@ type member struct {
 	// doubted: callers could not reach it; suspected until then.
 	doubted clock.Instant
 	// question is the number of the question about it that is open since wondered, told
-	// when the last one was put that has been answered, or should have been.
-	question       uint64
-	wondered, told clock.Instant
+	// when the last one was put that has been answered, or should have been, toldByAll when the
+	// last one was that everybody answered who may hear it.
+	question                  uint64
+	wondered, told, toldByAll clock.Instant
 	// judged: a verdict about this incarnation is on its way to the root.
 	judged bool
 	held   Guard
@@ -228,7 +229,7 @@ func (m *member) begin(incarnation, fences uint64, now clock.Instant) {
 	m.life = life{incarnation: incarnation, fences: fences}
 	m.state = rootv1.MemberState_MEMBER_STATE_ACTIVE
 	m.known, m.heard, m.vanished, m.doubted = now, 0, 0, 0
-	m.question, m.wondered, m.told, m.judged, m.held, m.explained = 0, 0, 0, false, NotHeld, false
+	m.question, m.wondered, m.told, m.toldByAll, m.judged, m.held, m.explained = 0, 0, 0, 0, false, NotHeld, false
 }
 
 // remember keeps an incarnation that is over. Of the oldest is kept for how long its
@@ -302,7 +303,7 @@ func (c *Core) Begin(era rooted.Era, now clock.Instant) {
 func (c *Core) End() {
 	c.holding = false
 	for _, m := range c.members {
-		m.judged, m.held, m.question, m.wondered, m.told, m.asked = false, NotHeld, 0, 0, 0, 0
+		m.judged, m.held, m.question, m.wondered, m.told, m.toldByAll, m.asked = false, NotHeld, 0, 0, 0, 0, 0
 	}
 }
 

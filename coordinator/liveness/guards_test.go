@@ -253,7 +253,7 @@ func TestBatchesAreBounded(t *testing.T) {
 		for _, p := range b.Probes {
 			w.core.Probed(p, liveness.Refused, w.now)
 		}
-		w.core.Told(b.Question, nil, w.now)
+		w.core.Told(b.Question, nil, true, w.now)
 		verdicts += len(b.Verdicts)
 	}
 	if verdicts != n {

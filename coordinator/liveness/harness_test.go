@@ -39,8 +39,9 @@ type ward struct {
 	elsewhere map[rooted.MemberID]time.Duration
 	// word is what another coordinator says of a member, where that changes with time; nil: nothing.
 	word func(id rooted.MemberID) (liveness.Word, bool)
-	// mute: nobody answers questions.
+	// mute: nobody answers questions. deaf: one coordinator does not.
 	mute     bool
+	deaf     bool
 	streams  liveness.StreamID
 	verdicts []liveness.Verdict
 	at       []clock.Instant
@@ -163,7 +164,7 @@ func (w *ward) turn() {
 					}
 				}
 			}
-			w.core.Told(b.Question, words, w.now)
+			w.core.Told(b.Question, words, !w.deaf, w.now)
 		}
 	}
 	w.Fatalf("at %v the core is due for ever", w.now)

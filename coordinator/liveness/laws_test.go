@@ -23,8 +23,9 @@ type world struct {
 	// When incarnations were last confirmed, heard here, rooted, and heard elsewhere.
 	confirmed, heard, known, words map[string]clock.Instant
 	proven, judged                 map[string]bool
-	// open: by the last answers another coordinator has a stream of it.
+	// open: by the last answers another coordinator has a stream of it. unasked: one could not be asked.
 	open      map[rooted.MemberID]bool
+	unasked   map[rooted.MemberID]bool
 	began     clock.Instant
 	probes    []liveness.Probe
 	questions []liveness.Question
@@ -74,17 +75,18 @@ func (w *world) step() {
 		}
 		w.probes = nil
 	case 11:
+		all := rapid.Bool().Draw(t, "by all")
 		for _, q := range w.questions {
 			var words []liveness.Word
 			for _, asked := range q.Members {
-				w.open[asked] = false
+				w.open[asked], w.unasked[asked] = false, !all
 			}
 			if rapid.Bool().Draw(t, "heard") {
 				w.open[id] = rapid.Bool().Draw(t, "open")
 				words = append(words, liveness.Word{Member: id, Incarnation: inc, Age: 500 * ms, Connected: w.open[id]})
 				w.words[key(id, inc)] = max(w.words[key(id, inc)], w.now.Add(-500*ms))
 			}
-			c.Told(q, words, w.now)
+			c.Told(q, words, all, w.now)
 		}
 		w.questions = nil
 	case 12:
@@ -125,7 +127,7 @@ func (w *world) turn() {
 			if v.Proven && w.open[v.Member] {
 				w.t.Fatalf("%s is proven dead, and another coordinator has its stream", k)
 			}
-			if d := w.now.Sub(max(w.confirmed[k], w.began)); !v.Proven && d < ttl+ttl/100 {
+			if d := w.now.Sub(max(w.confirmed[k], w.began)); (!v.Proven || w.unasked[v.Member]) && d < ttl+ttl/100 {
 				w.t.Fatalf("a verdict about %s, %v since it was confirmed or the era began", k, d)
 			}
 		}
@@ -171,7 +173,7 @@ func TestLaws(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{
 			ward: newWard(t), t: rt, incarnation: map[rooted.MemberID]uint64{}, streams: map[rooted.MemberID]liveness.StreamID{},
-			confirmed: map[string]clock.Instant{}, heard: map[string]clock.Instant{}, known: map[string]clock.Instant{}, words: map[string]clock.Instant{}, proven: map[string]bool{}, judged: map[string]bool{}, open: map[rooted.MemberID]bool{}, began: 1,
+			confirmed: map[string]clock.Instant{}, heard: map[string]clock.Instant{}, known: map[string]clock.Instant{}, words: map[string]clock.Instant{}, proven: map[string]bool{}, judged: map[string]bool{}, open: map[rooted.MemberID]bool{}, unasked: map[rooted.MemberID]bool{}, began: 1,
 		}
 		for i := range uint64(100) {
 			w.owned[i] = map[rooted.KeyspaceID]int{fenced: 1}

@@ -17,6 +17,7 @@ func (c *Core) probeNext(m *member, b *Batch, now clock.Instant) clock.Instant {
 // lookPast probes an incarnation that the root has ended: a proof spares its
 // successors the wait for its fence.
 func (c *Core) lookPast(m *member, l *life, b *Batch, now clock.Instant) clock.Instant {
+	c.conclude(m, l, now)
 	if l.untold && l.proven() {
 		b.Ended = append(b.Ended, l.incarnation)
 	}
@@ -28,11 +29,17 @@ func (c *Core) lookPast(m *member, l *life, b *Batch, now clock.Instant) clock.I
 }
 
 // probeLife probes an incarnation when it is time. Others are asked at the moment when the
-// probe begins whose result may be a proof: what they heard until then is in their answers.
+// probe begins whose result may be a proof: what they heard until then is in their answers. They are
+// asked again while one of them does not answer.
 func (c *Core) probeLife(m *member, l *life, b *Batch, now clock.Instant) clock.Instant {
 	next := c.probeAddress(m, l, b, now)
-	if at := l.decisive(); at != 0 && m.told < at {
+	at := l.decisive()
+	switch again := m.told.Add(c.s.AskTime); {
+	case at == 0:
+	case m.told < at || l.found != 0 && now >= again:
 		next = min(next, c.ask(m, b, now))
+	case l.found != 0:
+		next = min(next, again, c.allFree(l))
 	}
 	return next
 }
@@ -100,7 +107,7 @@ func (c *Core) Probed(p Probe, r ProbeResult, now clock.Instant) {
 		l.signals |= ProbeSilent
 		l.missed(now)
 	}
-	l.conclude(m.told, now)
+	c.conclude(m, l, now)
 	c.timers.soon(m, now)
 }
 
@@ -116,20 +123,21 @@ func (c *Core) refusedOnce(l *life, now clock.Instant) {
 // finds notes what the probe under way found.
 func (l *life) finds(proof Signals) { l.found, l.foundAt, l.asked = proof, l.asked, 0 }
 
-// conclude makes a proof of what a probe found, when others have been asked since it began. told
-// is when the last question was put that is answered. An address that is not the member's own
-// refuses also while the member lives: so it is no proof while a stream of the incarnation is
-// open elsewhere. Was it heard elsewhere after its stream here broke, but has no stream any
-// more, then what was found may be older than that: the address is asked again.
-func (l *life) conclude(told, now clock.Instant) {
+// conclude makes a proof of what a probe found, when others have been asked since it began. An
+// address that is not the member's own refuses also while the member lives: so it is no proof while
+// a stream of the incarnation is open elsewhere. Was it heard elsewhere after its stream here broke,
+// but has no stream any more, then what was found may be older than that: the address is asked again.
+// One that could not be asked may hear it: then it is a proof when no fence is left to wait for.
+func (c *Core) conclude(m *member, l *life, now clock.Instant) {
 	switch {
-	case l.found == 0 || told < l.foundAt:
-	case l.open >= told:
+	case l.found == 0 || m.told < l.foundAt:
+	case l.open >= m.told:
 		l.missed(now)
 	case l.elsewhere > l.broke:
 		l.broke = now
 		l.missed(now)
 		l.next = min(l.next, now.Add(again))
+	case m.toldByAll < l.foundAt && now < c.allFree(l):
 	default:
 		l.signals = l.signals&^HeardElsewhere | l.found
 		l.found, l.untold = 0, true

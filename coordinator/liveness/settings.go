@@ -17,8 +17,8 @@ type Settings struct {
 	// passed. Default 1 s and 256.
 	Round            time.Duration
 	VerdictsPerRound int
-	// AskTime is how long other coordinators have to say whom they hear: who has not
-	// answered by then hears nobody. Default 200 ms.
+	// AskTime is how long other coordinators have to say whom they hear. For a verdict without
+	// proof, one that has not answered by then hears nobody. Default 200 ms.
 	AskTime time.Duration
 	// ProbeGap is the time between a refused connection and the second attempt.
 	// Default 20 ms.

@@ -440,6 +440,58 @@ func TestRule6FrameUnderWayDelaysTheProof(t *testing.T) {
 	}
 }
 
+// Rule 6: a coordinator that cannot be asked may hear the member. A refusal is a proof when that one
+// answers, or has ended, or when no ttl is left to wait for: a dead coordinator holds no proof up for ever.
+func TestRule6WhoCannotBeAskedMayHear(t *testing.T) {
+	const stretched = 20*time.Second + 200*ms
+	for name, c := range map[string]struct {
+		keyspace    string
+		silence     func(w *ward, yes bool)
+		answers     time.Duration // when it can be asked again; 0: never
+		hears       bool
+		least, most time.Duration
+	}{
+		"it never answers":        {"fenced", func(w *ward, yes bool) { w.deaf = yes }, 0, false, stretched, stretched + 300*ms},
+		"nobody does in time":     {"fenced", func(w *ward, yes bool) { w.mute = yes }, 0, false, stretched, stretched + 300*ms},
+		"it answers later":        {"fenced", func(w *ward, yes bool) { w.deaf = yes }, 3 * time.Second, false, 3 * time.Second, 3*time.Second + 500*ms},
+		"it hears the member":     {"fenced", func(w *ward, yes bool) { w.deaf = yes }, 3 * time.Second, true, stretched, stretched + time.Second},
+		"no ttl has to be waited": {"games", func(w *ward, yes bool) { w.deaf = yes }, 0, false, 0, 60 * ms},
+		"all answer":              {"fenced", func(*ward, bool) {}, 0, false, 0, 60 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWard(t)
+			w.join("m1", 1, c.keyspace)
+			w.join("m2", 1, c.keyspace)
+			w.owned[1] = map[rooted.KeyspaceID]int{map[string]rooted.KeyspaceID{"fenced": fenced, "games": games}[c.keyspace]: 3}
+			w.address = always(liveness.Refused)
+			w.run(30 * time.Second)
+			if !w.core.Answered("m1", 1, w.now) {
+				t.Fatal("it is not confirmed")
+			}
+			broke := w.now
+			c.silence(w, true)
+			w.cut("m1", 1)
+			if c.answers != 0 {
+				w.run(c.answers)
+				w.noVerdict()
+				c.silence(w, false)
+				if c.hears {
+					w.word = func(id rooted.MemberID) (liveness.Word, bool) {
+						return liveness.Word{Member: id, Incarnation: 1, Connected: true}, id == "m1"
+					}
+				}
+			}
+			w.run(22 * time.Second)
+			if v := w.verdict("m1", broke, c.least, c.most); v.Proven == c.hears {
+				t.Errorf("the verdict says %s, proven %t", v.Signals, v.Proven)
+			}
+			if w.asked > 300 {
+				t.Errorf("%d questions", w.asked)
+			}
+		})
+	}
+}
+
 // Rule 6 holds too of an incarnation that the root has ended: its fence is waited for while
 // another coordinator has its stream, whatever its address says.
 func TestRule6FenceOfOneHeardElsewhereIsWaitedFor(t *testing.T) {

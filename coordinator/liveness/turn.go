@@ -166,6 +166,7 @@ func (c *Core) look(m *member, b *Batch, now clock.Instant) clock.Instant {
 	for i := range m.past {
 		next = min(next, c.lookPast(m, &m.past[i], b, now))
 	}
+	c.conclude(m, &m.life, now)
 	switch {
 	case m.doubted != 0 && m.doubted <= now:
 		m.doubted = 0
@@ -302,6 +303,19 @@ func (c *Core) fenced(l *life) (yes bool) {
 	return yes
 }
 
+// allFree is when regions of all of the incarnation's keyspaces may be granted elsewhere without a
+// proof: it may act for none of them any more.
+func (c *Core) allFree(l *life) (at clock.Instant) {
+	if c.owned != nil {
+		c.owned.IncarnationKeyspaces(l.incarnation, func(ks rooted.KeyspaceID, _ int) {
+			if k := c.pools.byID[ks]; k != nil && k.fence != (Fence{}) {
+				at = max(at, c.lifeEnds(l, k.fence))
+			}
+		})
+	}
+	return at
+}
+
 // firstFree is when regions of one of the incarnation's keyspaces may be granted elsewhere, if not by
 // its verdict: those of the others wait for their own fences behind it.
 func (c *Core) firstFree(l *life) clock.Instant {
@@ -341,8 +355,8 @@ func (c *Core) ask(m *member, b *Batch, now clock.Instant) clock.Instant {
 	if m.wondered != 0 && now < m.wondered.Add(c.s.AskTime) {
 		return m.wondered.Add(c.s.AskTime)
 	}
-	if m.wondered != 0 { // whoever did not answer hears nobody
-		m.othersAnswered(now)
+	if m.wondered != 0 {
+		c.othersAnswered(m, false, now)
 		return now
 	}
 	if len(b.Question.Members) == 0 {
@@ -354,9 +368,10 @@ func (c *Core) ask(m *member, b *Batch, now clock.Instant) clock.Instant {
 	return now.Add(c.s.AskTime)
 }
 
-// Told answers a question: all other coordinators have, or could not be reached. Words
-// of one that is over count too.
-func (c *Core) Told(q Question, words []Word, now clock.Instant) {
+// Told answers a question. byAll: every other coordinator has answered, or hears nobody because
+// its process has ended; else one that may hear members could not be asked. Words of a question
+// that is over count too.
+func (c *Core) Told(q Question, words []Word, byAll bool, now clock.Instant) {
 	for _, w := range words {
 		m, l := c.own(w.Member, w.Incarnation)
 		if l == nil {
@@ -372,7 +387,7 @@ func (c *Core) Told(q Question, words []Word, now clock.Instant) {
 	}
 	for _, id := range q.Members {
 		if m := c.members[id]; m != nil && m.question == q.Number && m.wondered != 0 {
-			m.othersAnswered(now)
+			c.othersAnswered(m, byAll, now)
 			if now.Sub(m.elsewhere) >= m.class.suspect {
 				m.signals &^= HeardElsewhere
 			}
@@ -381,11 +396,15 @@ func (c *Core) Told(q Question, words []Word, now clock.Instant) {
 	}
 }
 
-// othersAnswered notes that all who were asked about the member have answered, or hear nobody.
-func (m *member) othersAnswered(now clock.Instant) {
+// othersAnswered notes that those who were asked about the member have answered, all of them or
+// those who could be asked.
+func (c *Core) othersAnswered(m *member, all bool, now clock.Instant) {
+	if all {
+		m.toldByAll = m.wondered
+	}
 	m.told, m.wondered, m.question = m.wondered, 0, 0
-	m.life.conclude(m.told, now)
+	c.conclude(m, &m.life, now)
 	for i := range m.past {
-		m.past[i].conclude(m.told, now)
+		c.conclude(m, &m.past[i], now)
 	}
 }

@@ -160,15 +160,14 @@ func (d *desk) probe(p liveness.Probe) {
 	d.n.after(probeTime, func() { answer(liveness.NoAnswer) })
 }
 
-// ask asks the other coordinators whom they hear. Who does not answer in time hears
-// nobody.
+// ask asks the other coordinators whom they hear. The machine of a process that has ended refuses.
 func (d *desk) ask(q *assigner.Asking) {
 	over, open := false, len(q.Others)
 	var all []liveness.Word
 	finish := func() {
 		if !over {
 			over = true
-			d.raw.Told(q, all)
+			d.raw.Told(q, all, open == 0)
 			d.wake()
 		}
 	}
@@ -191,6 +190,7 @@ func (d *desk) ask(q *assigner.Asking) {
 			})
 			net.Send(n.place, other.place, func() {
 				if !other.up {
+					net.Send(other.place, n.place, func() { hear(nil) })
 					return
 				}
 				other.then(func() {

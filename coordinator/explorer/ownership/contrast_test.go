@@ -37,6 +37,9 @@ func (c config) with(f func(c *config)) config {
 }
 
 func drained(c *config) { c.drains = 1 }
+func strangely(c *config) {
+	c.probe, c.strange, c.breaks, c.links[0], c.eras = true, true, 1, 3, 1
+}
 func written(c *config) { c.work = 1 }
 func stopped(c *config) { c.stops = 1 }
 
@@ -51,9 +54,8 @@ var contrasts = []contrast{
 	{"the ttl counts from when an answer is passed back", two(countFromMember).with(passedOn), oneAMoment},
 	{"no check behind the work", one(checkBehind).with(written), oneAMoment},
 	{"a reset is taken as proof", one(resetProvesNothing).with(func(c *config) { c.probe, c.breaks = true, 1 }), oneAMoment},
-	{"a refusal is taken as proof of who is heard elsewhere", two(heardLives).with(func(c *config) {
-		c.probe, c.strange, c.breaks, c.links[0], c.eras = true, true, 1, 3, 1
-	}), oneAMoment},
+	{"a refusal is taken as proof of who is heard elsewhere", two(heardLives).with(strangely), oneAMoment},
+	{"a coordinator that cannot be asked counts as one that hears nobody", two(silentMayHear).with(strangely), oneAMoment},
 	{"a member that only others hear keeps its regions", two(othersHearNoOwner).with(unheard).with(func(c *config) { c.onwards = true }), forgotten},
 	{"another process at a reused address is taken as alive", one(otherIsDead).with(func(c *config) {
 		c.probe, c.reused, c.crashes, c.onwards, c.begins = true, true, 1, true, [8]action{crash}

@@ -173,8 +173,8 @@ func (m *model) turnSteps(s *successor, c uint8, x coordinator) {
 	}
 	for n, probes := range results {
 		m.turnStep(*s, c, x, hint{from: x.detector, what: turns, probes: probes, words: words}, n > 0)
-		if words != ([maxProcesses]uint8{}) && !m.strange {
-			m.turnStep(*s, c, x, hint{from: x.detector, what: turns, probes: probes}, true)
+		if words != ([maxProcesses]uint8{}) {
+			m.turnStep(*s, c, x, hint{from: x.detector, what: turnsUnanswered, probes: probes}, true)
 		}
 	}
 }

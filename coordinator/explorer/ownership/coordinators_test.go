@@ -76,6 +76,8 @@ const (
 	heardFrame
 	confirms
 	turns
+	// turnsUnanswered is a turn in which others cannot be asked.
+	turnsUnanswered
 	withdrawn
 	goodbyes
 )
@@ -144,7 +146,7 @@ func (t *detectors) happen(d *detector, h hint, o *detectOutcome) {
 		o.ok = d.core.Frame(id, incarnation, d.now)
 	case confirms:
 		o.ok = d.core.Answered(id, incarnation, d.now)
-	case turns:
+	case turns, turnsUnanswered:
 		t.turn(d, h, o)
 	case withdrawn:
 		d.core.Withdraw(id, incarnation, d.now)
@@ -213,7 +215,7 @@ func (t *detectors) turn(d *detector, h hint, o *detectOutcome) {
 		}
 	}
 	if len(b.Question.Members) > 0 {
-		d.core.Told(b.Question, words, d.now)
+		d.core.Told(b.Question, words, h.what == turns || t.off == silentMayHear, d.now)
 	}
 	for _, id := range b.Question.Members {
 		for i := range t.processes {

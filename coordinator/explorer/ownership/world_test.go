@@ -63,8 +63,7 @@ type config struct {
 	// tokens bounds the log.
 	tokens uint8
 	// probe: members are probed. reused: the addresses of dead processes are taken by others.
-	// strange: they refuse also while their processes live, as those of other sockets do; then
-	// who is asked answers.
+	// strange: they refuse also while their processes live, as those of other sockets do.
 	probe, reused, strange bool
 	// together: all clocks of coordinators run at one rate, and all of members.
 	// steady: at the same.
@@ -104,6 +103,8 @@ const (
 	resetProvesNothing
 	// heardLives: nothing that a probe finds is a proof while another coordinator hears the member.
 	heardLives
+	// silentMayHear: nor while one that cannot be asked may hear it, before the fence has run out.
+	silentMayHear
 	// othersHearNoOwner: whom the holder cannot hear fails, also if others hear it.
 	othersHearNoOwner
 	// otherIsDead: who answers as somebody else is not the member.

@@ -160,7 +160,7 @@ var ownership = []mutation{
 	},
 	{
 		22, "a refused connection proves the death of one that another coordinator hears", "coordinator/liveness/probe.go",
-		"case l.open >= told:", "case l.open > now:",
+		"case l.open >= m.told:", "case l.open > now:",
 		[]string{detects},
 	},
 	{
@@ -169,9 +169,19 @@ var ownership = []mutation{
 		[]string{detects},
 	},
 	{
+		22, "a coordinator that cannot be asked hears nobody", "coordinator/liveness/probe.go",
+		"case m.toldByAll < l.foundAt && now < c.allFree(l):", "case m.toldByAll < 0:",
+		[]string{detects},
+	},
+	{
 		22, "deaths that are proven hold verdicts", "coordinator/liveness/guards.go",
 		"m.vanished != 0 && !m.explained && !m.proven() &&", "m.vanished != 0 &&",
 		[]string{detects},
+	},
+	{
+		22, "a plan that takes long holds probes up", "coordinator/assigner/run.go",
+		"	a.calls.Go(func() { a.detect(ctx) })\n", "",
+		[]string{"./coordinator/assigner"},
 	},
 	{
 		22, "a hold never ends", "coordinator/liveness/guards.go",
