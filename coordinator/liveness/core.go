@@ -9,11 +9,14 @@ import (
 	"github.com/nokv/nokv/rooted"
 )
 
-// Holdings tells what incarnations own, by the root. A state.State does.
+// Holdings tells what incarnations own, and members may own, by the root. A state.State does.
 type Holdings interface {
 	// IncarnationKeyspaces calls fn for the assigned keyspaces that a member's incarnation
 	// owns regions of; for one maybe twice.
 	IncarnationKeyspaces(incarnation uint64, fn func(ks rooted.KeyspaceID, regions int))
+	// Closed reports whether grants say who may own regions of a keyspace, Hosts whether a member may.
+	Closed(keyspace string) bool
+	Hosts(id rooted.MemberID, keyspace string) bool
 }
 
 // Core is the failure detector of one coordinator. It is for one goroutine, and the

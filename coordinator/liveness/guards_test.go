@@ -87,6 +87,57 @@ func TestGuardMassFailureHasAWindow(t *testing.T) {
 	}
 }
 
+// Of a keyspace that grants close those count that a grant names, and whoever owns its regions; of any
+// keyspace those too that an operator gave regions to and whose records do not name it.
+func TestGuardMassFailureCountsWhoMayOwn(t *testing.T) {
+	for name, c := range map[string]struct {
+		hosts []rooted.MemberID
+		owner string // by an operator's word; it is a member of "games"
+		hangs []string
+		held  bool
+	}{
+		"open, 3 of 10":                        {nil, "", []string{"m00", "m01", "m02"}, false},
+		"closed, 3 of 4":                       {[]rooted.MemberID{"m00", "m01", "m02", "m03"}, "", []string{"m00", "m01", "m02"}, true},
+		"closed, 2 of 4":                       {[]rooted.MemberID{"m00", "m01", "m02", "m03"}, "", []string{"m00", "m01"}, false},
+		"closed, others than those of it":      {[]rooted.MemberID{"m00", "m01", "m02", "m03"}, "", []string{"m04", "m05", "m06", "m07", "m08", "m09"}, false},
+		"closed, 2 of 4, and one that owns":    {[]rooted.MemberID{"m00", "m01", "m02", "m03"}, "g1", []string{"m00", "m01", "g1"}, true},
+		"closed, 2 of 4, beside one that owns": {[]rooted.MemberID{"m00", "m01", "m02", "m03"}, "g1", []string{"m00", "m01"}, false},
+		"open, 5 of 10 and one that owns":      {nil, "g1", []string{"m00", "m01", "m02", "m03", "m04", "g1"}, true},
+		"open, 5 of 10 beside one that owns":   {nil, "g1", []string{"m00", "m01", "m02", "m03", "m04"}, false},
+	} {
+		for _, all := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, members of all %t", name, all), func(t *testing.T) {
+				w := newWard(t)
+				if c.hosts != nil {
+					w.hosts["slow"] = c.hosts
+				}
+				for i := range 4 {
+					w.join(fmt.Sprintf("g%d", i), uint64(100+i), "games")
+				}
+				keyspace := "slow"
+				if all {
+					keyspace = ""
+					w.core.DropKeyspace(fenced) // of which all of them are
+				}
+				for i := range 10 {
+					w.join(fmt.Sprintf("m%02d", i), 2, keyspace)
+				}
+				if c.owner != "" {
+					w.owned[101] = map[rooted.KeyspaceID]int{slow: 1}
+				}
+				w.run(time.Minute)
+				for _, id := range c.hangs {
+					w.hang(id)
+				}
+				w.run(time.Minute)
+				if held := len(w.core.Holds()) > 0; held != c.held {
+					t.Errorf("held: %t, the verdicts are %s", held, names(w.verdicts))
+				}
+			})
+		}
+	}
+}
+
 // What a keyspace says of the guard counts: a share, a window, or never.
 func TestGuardMassFailureIsASetting(t *testing.T) {
 	for permille, want := range map[uint64]int{0: 5, 300: 0, 1000: 5} {

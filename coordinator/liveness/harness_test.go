@@ -25,12 +25,25 @@ func (o owned) IncarnationKeyspaces(incarnation uint64, fn func(rooted.KeyspaceI
 	}
 }
 
+// holdings are what incarnations own, and by keyspace who may, where grants say so.
+type holdings struct {
+	owned
+	hosts map[string][]rooted.MemberID
+}
+
+func (h holdings) Closed(keyspace string) bool { return h.hosts[keyspace] != nil }
+
+func (h holdings) Hosts(id rooted.MemberID, keyspace string) bool {
+	return !h.Closed(keyspace) || slices.Contains(h.hosts[keyspace], id)
+}
+
 // ward is a Core with a clock, members, and a world that answers it.
 type ward struct {
 	testing.TB
 	core  *liveness.Core
 	now   clock.Instant
 	owned owned
+	hosts map[string][]rooted.MemberID
 	// beating members send a frame every interval.
 	beating map[rooted.MemberID]uint64
 	// address answers a probe; nil: nothing ever comes of it.
@@ -54,8 +67,8 @@ const games, slow, fenced, shared = 10, 11, 12, 13
 
 // newWard has four keyspaces, and holds era 1.
 func newWard(t testing.TB) *ward {
-	w := &ward{TB: t, core: liveness.New(liveness.Settings{}), now: 1, owned: owned{}, beating: map[rooted.MemberID]uint64{}, elsewhere: map[rooted.MemberID]time.Duration{}}
-	w.core.SetHoldings(w.owned)
+	w := &ward{TB: t, core: liveness.New(liveness.Settings{}), now: 1, owned: owned{}, hosts: map[string][]rooted.MemberID{}, beating: map[rooted.MemberID]uint64{}, elsewhere: map[rooted.MemberID]time.Duration{}}
+	w.core.SetHoldings(holdings{w.owned, w.hosts})
 	preset, _ := state.Preset("games")
 	w.keyspace(games, "games", preset)
 	w.keyspace(slow, "slow", &rootv1.KeyspaceSettings{

@@ -48,9 +48,7 @@ type pools struct {
 	stale bool
 	// changes counts those of fences.
 	changes uint64
-	// common stands for those that no class names, as strict as the strictest; nil: none.
-	common *pool
-	// named are the others, by id.
+	// named are those that some class names, by id.
 	named []*pool
 }
 
@@ -114,7 +112,7 @@ func (p *pools) leave(from *class) {
 
 // refresh makes the classes say what keyspaces say.
 func (p *pools) refresh() {
-	p.stale, p.common, p.named = false, nil, nil
+	p.stale, p.named = false, nil
 	byName := make(map[string]*pool, len(p.byID))
 	all := slices.SortedFunc(maps.Values(p.byID), func(a, b *pool) int { return int(a.id) - int(b.id) })
 	for _, k := range all {
@@ -139,17 +137,14 @@ func (p *pools) refresh() {
 		}
 	}
 	for _, k := range all {
-		switch {
-		case len(k.named) > 0:
+		if len(k.named) > 0 {
 			p.named = append(p.named, k)
-		case p.common == nil:
-			p.common = &pool{name: k.name, massPermille: k.massPermille, massWindow: k.massWindow, massHold: k.massHold}
-		default:
-			p.common.massPermille = min(p.common.massPermille, k.massPermille)
-			p.common.massWindow, p.common.massHold = max(p.common.massWindow, k.massWindow), max(p.common.massHold, k.massHold)
 		}
 	}
 }
+
+// takes reports whether members of the class name a keyspace.
+func (c *class) takes(k *pool) bool { return c.key == "" || slices.Contains(c.pools, k) }
 
 func (c *class) add(k *pool) {
 	if !c.watched {

@@ -138,6 +138,7 @@ func (c *Core) Due() clock.Instant {
 func (c *Core) Turn(now clock.Instant) Batch {
 	if c.pools.stale {
 		c.pools.refresh()
+		c.tolls = tolls{}
 		for _, m := range c.members {
 			c.timers.soon(m, now)
 		}

@@ -179,6 +179,16 @@ var ownership = []mutation{
 		[]string{detects},
 	},
 	{
+		22, "members that may own nothing of a keyspace count for its guard", "coordinator/liveness/guards.go",
+		"			if c.concerns(m, k) {\n", "			{\n",
+		[]string{detects},
+	},
+	{
+		22, "an owner whose record does not name the keyspace counts for no guard", "coordinator/liveness/guards.go",
+		"		count(c.tolls.beyond[k.id])\n", "",
+		[]string{detects},
+	},
+	{
 		22, "a plan that takes long holds probes up", "coordinator/assigner/run.go",
 		"	a.calls.Go(func() { a.detect(ctx) })\n", "",
 		[]string{"./coordinator/assigner"},

@@ -186,6 +186,11 @@ func (s *State) HostsIn(id MemberID, keyspace KeyspaceID) bool {
 	return s.grants.count == 0 || s.Hosts(id, s.Keyspace(keyspace).GetName())
 }
 
+// Closed reports whether grants say which members may own regions of a keyspace.
+func (s *State) Closed(keyspace string) bool {
+	return s.grants.count > 0 && s.Access(roleMember, "", rootv1.Verb_VERB_HOST, keyspace).Closed
+}
+
 // grantedBy are the verbs that grant a verb: who may own or change regions may read them.
 func grantedBy(verb rootv1.Verb) uint32 {
 	if verb == rootv1.Verb_VERB_READ {
