@@ -21,7 +21,7 @@ var notDoneFor = map[string]string{
 	"resting":            "regions that moved are let be for policy-rebalance-spacing, and behind a move that was given up for policy-rebalance-backoff",
 	"cooling_down":       "members were relieved less than policy-rebalance-cooldown ago, or policy-rebalance-interval if that is longer",
 	"joined":             "who joined is let be for policy-rebalance-settle, or, if that is not set, for 10 s while others drain",
-	"not_served":         "its owner gets ready to serve it for too long, or fails to, or its Release does not return: nokv region get says what it says; one that cannot be got ready goes elsewhere behind prepare-max",
+	"not_served":         "its owner gets ready to serve it for too long, or fails to, or says nothing of it, or its Release does not return: nokv region get says what it says; one that cannot be got ready goes elsewhere behind prepare-max",
 	"recovered":          "nothing goes back to who came back for guards-no-move-back",
 	"poison_suspected":   "owners of the region died soon after they got it: nokv region release ends its quarantine",
 	"mass_failure_hold":  "most members are not heard: see guards-mass-permille and guards-mass-hold",

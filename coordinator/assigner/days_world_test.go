@@ -171,12 +171,28 @@ func (w *weather) leave(h *host) {
 	w.frame(h, &coordinatorv1.Goodbye{DeadlineMillis: 60_000, Reason: "an upgrade"})
 }
 
+// serves has a member say once that it serves what it owns.
+func (w *weather) serves(h *host, r *state.Region) {
+	if _, said := w.soft.Own(r.ID, h.incarnation); said {
+		return
+	}
+	if _, err := w.soft.Report(w.st, w.st.Member(h.id), &coordinatorv1.RegionReport{
+		RegionId: uint64(r.ID), Epoch: r.Epoch.Proto(), Phase: coordinatorv1.RegionPhase_REGION_PHASE_SERVING, Load: w.load(r),
+	}, w.now()); err != nil {
+		w.Fatal(err)
+	}
+}
+
 // frame tells what has changed by more than a little.
 func (w *weather) frame(h *host, g *coordinatorv1.Goodbye) {
 	f := server.HeardFrame{Member: h.id, Incarnation: h.incarnation, Stream: h.stream, At: w.now(), Goodbye: g, Complete: h.told == nil}
 	all, sum := map[state.RegionID]float64{}, 0.0
 	w.st.MemberRegionsAfter(h.id, 0, func(r *state.Region) bool {
-		if o, _ := r.Owner(h.id); h.silent || o.Incarnation != h.incarnation {
+		o, _ := r.Owner(h.id)
+		if o.Incarnation == h.incarnation {
+			w.serves(h, r)
+		}
+		if h.silent || o.Incarnation != h.incarnation {
 			return true
 		}
 		x := w.load(r)

@@ -110,6 +110,9 @@ func (a *Raw) Frame(f server.HeardFrame) {
 	if s := a.speakers[f.Member]; s != nil && s.stream == f.Stream {
 		s.gap = now.Sub(s.at)
 		s.at, s.complete = now, s.complete || f.Complete
+		if f.Complete {
+			a.expectLocked(f.Member, f.Incarnation, now)
+		}
 		if f.Load != nil {
 			s.load = f.Load
 		}
@@ -238,8 +241,9 @@ func (a *Raw) attend() {
 	}
 }
 
-// lookForUnserved takes what members have said that they get ready for, or let go, with the Tenure and
-// without, and says when it is due again: there is nothing to look at while nobody does either.
+// lookForUnserved takes what members have said that they get ready for, or let go, and of what they say
+// nothing, with the Tenure and without, and says when it is due again: there is nothing to look at while
+// there is nothing of that kind.
 func (a *Raw) lookForUnserved(now clock.Instant) clock.Instant {
 	if due, begins := a.beginLook(now); !begins {
 		return due
@@ -250,7 +254,7 @@ func (a *Raw) lookForUnserved(now clock.Instant) clock.Instant {
 			Region: id, Incarnation: incarnation, Since: since, Failed: failed(said), Releases: said.Phase == coordinatorv1.RegionPhase_REGION_PHASE_RELEASING,
 		})
 	})
-	return a.endLook(all, now)
+	return a.endLook(append(all, a.lookForUnsaid(now)...), now)
 }
 
 // beginLook reports whether it is time to look. What is said from here on is looked at later.
@@ -277,6 +281,9 @@ func (a *Raw) endLook(all []placement.Getting, now clock.Instant) clock.Instant 
 	defer a.mu.Unlock()
 	if len(all) > 0 || a.unserved.Open() {
 		a.lookAt = min(a.lookAt, now.Add(placement.UnservedLook))
+	}
+	for _, at := range a.unsaid.due {
+		a.lookAt = min(a.lookAt, at)
 	}
 	if a.work != nil {
 		for _, id := range marked {

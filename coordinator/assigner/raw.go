@@ -43,6 +43,7 @@ type Raw struct {
 	heard   heard
 	// lookAt is when unserved is looked at next.
 	lookAt   clock.Instant
+	unsaid   unsaid
 	speakers map[state.MemberID]*speaker
 	// probes and asked wait to be begun; found is what core wants done that Look has to do.
 	probing int
@@ -121,7 +122,7 @@ func NewRaw(cfg RawConfig) *Raw {
 	}
 	return &Raw{
 		cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime),
-		hooks: newHooks(), unserved: placement.NewUnserved(), lookAt: never, detects: never,
+		hooks: newHooks(), unserved: placement.NewUnserved(), lookAt: never, detects: never, unsaid: newUnsaid(),
 	}
 }
 
@@ -196,6 +197,7 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 	if a.unserved.Open() {
 		a.lookAt = min(a.lookAt, now.Add(placement.UnservedLook))
 	}
+	a.expectGivenLocked(changes, now)
 	a.mu.Unlock()
 	a.quarantine(now)
 	if a.work == nil {
@@ -266,6 +268,7 @@ func (a *Raw) Jump(v *rootview.View) {
 	})
 	v.State.Members(func(m *rootv1.Member) bool {
 		a.core.SetMember(m, now)
+		a.expectLocked(state.MemberID(m.GetId()), m.GetIncarnation(), now)
 		return true
 	})
 	a.mu.Unlock()

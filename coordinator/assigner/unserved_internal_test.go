@@ -1,6 +1,7 @@
 package assigner
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -76,6 +77,73 @@ func TestRule11WhatComesWhileItIsLookedAtIsLookedAt(t *testing.T) {
 	tm.Advance(placement.UnservedAfter + time.Second)
 	if a.lookForUnserved(tm.Now()); !a.unserved.Unfit(state.Owner{Member: "m1", Incarnation: m.GetIncarnation()}, 2, tm.Now()) {
 		t.Error("what came meanwhile is not known")
+	}
+}
+
+// A region of which its owner says nothing counts as not served a few seconds behind the moment when
+// the owner said everything that it has, or was given the region; until it says something.
+func TestRule11OwnedAndNeverSaid(t *testing.T) {
+	st, m, ids := owner(t)
+	tm := &clock.Manual{Elapsed: clock.Instant(time.Second)}
+	soft := catalog.NewSoft(catalog.SoftConfig{})
+	view := &rootview.View{State: st, Token: st.Token()}
+	a := NewRaw(RawConfig{Soft: soft, Clock: tm, Wake: func() {}, View: func() *rootview.View { return view }})
+	a.Jump(view)
+	at := state.Owner{Member: "m1", Incarnation: m.GetIncarnation()}
+	serves := func(id state.RegionID) {
+		t.Helper()
+		if _, err := soft.Report(st, m, &coordinatorv1.RegionReport{
+			RegionId: uint64(id), Epoch: st.Region(id).Epoch.Proto(), Phase: coordinatorv1.RegionPhase_REGION_PHASE_SERVING,
+		}, tm.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pass := func(d time.Duration) []state.RegionID {
+		for end := tm.Now().Add(d); tm.Now() < end; tm.Advance(100 * time.Millisecond) {
+			a.lookForUnserved(tm.Now())
+		}
+		return a.unserved.Regions(st, 2)
+	}
+	frame := func(complete bool) {
+		a.Frame(server.HeardFrame{Member: "m1", Incarnation: m.GetIncarnation(), Stream: 1, Complete: complete})
+	}
+	if got := pass(time.Minute); len(got) > 0 {
+		t.Errorf("it has no stream here, and %d of its regions count", len(got))
+	}
+	a.Opened("m1", m.GetIncarnation(), 1, 0)
+	frame(false)
+	if got := pass(time.Minute); len(got) > 0 {
+		t.Errorf("it has not said everything, and %d of its regions count", len(got))
+	}
+	for _, id := range ids[2:] {
+		serves(id)
+	}
+	frame(true)
+	if got := pass(4 * time.Second); len(got) > 0 || a.unserved.Unfit(at, 2, tm.Now()) {
+		t.Errorf("behind 4 s %d regions count", len(got))
+	}
+	if got := pass(6 * time.Second); !slices.Equal(got, ids[:2]) || !a.unserved.Unfit(at, 2, tm.Now()) {
+		t.Errorf("behind 10 s regions %v count, want %v", got, ids[:2])
+	}
+	serves(ids[0])
+	if got := pass(3 * time.Second); !slices.Equal(got, ids[1:2]) {
+		t.Errorf("it serves region %d: %v count", ids[0], got)
+	}
+	serves(ids[1])
+	if got := pass(3 * time.Second); len(got) > 0 || a.unserved.Unfit(at, 2, tm.Now()) || a.lookAt != never {
+		t.Errorf("it serves all: %v count", got)
+	}
+	r := st.Region(ids[5])
+	before := *r
+	before.Owners = nil
+	soft.Gone(ids[5], m.GetIncarnation())
+	a.Follow(st, st.Token(), []state.Change{{Kind: state.ChangeRegion, Region: r, OldRegion: &before}})
+	if got := pass(10 * time.Second); !slices.Equal(got, ids[5:6]) {
+		t.Errorf("it was given region %d, and says nothing of it: %v count", ids[5], got)
+	}
+	a.Closed("m1", m.GetIncarnation(), 1, 0)
+	if got := pass(3 * time.Second); len(got) > 0 {
+		t.Errorf("its stream has ended: %v count", got)
 	}
 }
 

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
@@ -32,6 +33,7 @@ type Soft struct {
 	cfg     SoftConfig
 	members [softShards]memberShard
 	regions [softShards]regionShard
+	crowded atomic.Bool
 }
 
 // softShards keeps concurrent heartbeats out of each other's way.

@@ -268,8 +268,8 @@ const (
 	CoolingDown
 	Joined
 	Recovered
-	// NotServed: its owner gets ready to serve it, for longer than that should take, or fails to; or
-	// its Release has not returned, though nothing asks for it any more.
+	// NotServed: its owner gets ready to serve it, for longer than that should take, or fails to, or says
+	// nothing of it; or its Release has not returned, though nothing asks for it any more.
 	NotServed
 )
 

@@ -36,13 +36,14 @@ const (
 
 // Getting is a region of which an incarnation's last word is that it gets ready for it, to serve
 // it or to take it over, or that it lets it go, since a moment. Failed: what it tried last has failed,
-// and it tries nothing now.
+// and it tries nothing now. Unsaid: it owns it, and says nothing of it at all, which counts as failed.
 type Getting struct {
 	Region      state.RegionID
 	Incarnation uint64
 	Since       clock.Instant
 	Failed      bool
 	Releases    bool
+	Unsaid      bool
 }
 
 // Unserved is what is known of regions that their owners do not serve, and of members that fail
@@ -94,6 +95,7 @@ type getting struct {
 	owner  state.Owner
 	since  clock.Instant
 	failed bool
+	unsaid bool
 }
 
 // trial is a region that leaves its owner; moved: it has left.
@@ -164,7 +166,7 @@ func (x *Unserved) get(st *state.State, r *state.Region, g Getting, now clock.In
 	for _, o := range r.Owners {
 		if o.Incarnation == g.Incarnation {
 			if now.Sub(g.Since) >= UnservedAfter && (!g.Releases || t == nil) {
-				x.owned[r.ID] = append(x.owned[r.ID], getting{o, g.Since, g.Failed && !g.Releases})
+				x.owned[r.ID] = append(x.owned[r.ID], getting{o, g.Since, g.Failed && !g.Releases, g.Unsaid})
 			}
 			return
 		}
@@ -367,7 +369,8 @@ func (p *planner) unserved(k *settings, r *state.Region, o state.Owner) {
 		return
 	}
 	said, known := p.Observed.Report(r.ID, o)
-	if !known || said.Incarnation != o.Incarnation || said.Phase != acquiring && said.Phase != releasing || said.Epoch != r.Epoch {
+	unsaid := g.unsaid && !known
+	if !unsaid && (!known || said.Incarnation != o.Incarnation || said.Phase != acquiring && said.Phase != releasing || said.Epoch != r.Epoch) {
 		return
 	}
 	f := Refusal{Region: r.ID, Keyspace: r.Keyspace, Member: o.Member, Why: NotServed, At: p.Now.Add(UnservedLook)}
@@ -376,7 +379,7 @@ func (p *planner) unserved(k *settings, r *state.Region, o state.Owner) {
 		return
 	}
 	goes := max(g.since.Add(max(k.prepareMax, leastReady)), p.Attempts.RestsUntil(r))
-	if said.Failed && k.prepareMax > 0 && p.targetsOf(k).fit {
+	if (unsaid || said.Failed) && k.prepareMax > 0 && p.targetsOf(k).fit {
 		if goes = max(goes, p.Unserved.leavesAt(r, o, p.Now)); goes > p.Now {
 			f.At = goes
 		} else if p.tried[o.Incarnation] != k.id && p.leave(k, r, o, wave{k.inFlight, k.prepareMax, rootv1.OperationReason_OPERATION_REASON_NOT_SERVED}) == 0 {

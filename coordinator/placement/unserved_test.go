@@ -24,6 +24,8 @@ type served struct {
 	ks state.KeyspaceID
 	// fails says which members cannot acquire a region; slow are those that do not come to an end.
 	fails, slow func(id string, region state.RegionID) bool
+	// mute says which members say nothing of a region that they own, before they let it go.
+	mute func(id string, region state.RegionID) bool
 	// hung is a region whose Release does not return; 0: none.
 	hung      state.RegionID
 	hungSince clock.Instant
@@ -33,7 +35,7 @@ type served struct {
 
 func newServed(t *testing.T, members ...string) *served {
 	never := func(string, state.RegionID) bool { return false }
-	s := &served{cluster: newCluster(t), fails: never, slow: never, said: map[spot]placement.Getting{}}
+	s := &served{cluster: newCluster(t), fails: never, slow: never, mute: never, said: map[spot]placement.Getting{}}
 	s.unserved = placement.NewUnserved()
 	for _, id := range members {
 		s.join(id)
@@ -60,6 +62,15 @@ func (s *served) pass(d time.Duration) {
 				return true
 			}
 			at, is := spot{r.ID, r.Owners[0].Member}, s.fails(id, r.ID)
+			if s.mute(id, r.ID) {
+				old, known := s.said[at]
+				if !known || old.Incarnation != r.Owners[0].Incarnation {
+					old = placement.Getting{Region: r.ID, Incarnation: r.Owners[0].Incarnation, Since: s.now, Failed: true, Unsaid: true}
+				}
+				s.said[at] = old
+				all = append(all, old)
+				return true
+			}
 			if !is && !s.slow(id, r.ID) {
 				delete(s.said, at)
 				s.tell(r.ID, id, serving)
@@ -194,6 +205,28 @@ func TestRule11SlowAcquireIsShownOnly(t *testing.T) {
 	if one.wantCounts([]int{12}, "m1"); len(one.last.Refusals) != 12 || one.last.Refusals[0].Why != placement.NotServed {
 		t.Errorf("%+v", one.last.Refusals)
 	}
+}
+
+// A region of which its owner says nothing goes the way of one that it fails to acquire: it is shown, the
+// owner gets no more, and it goes elsewhere.
+func TestRule11OwnedAndNeverSaid(t *testing.T) {
+	s := newServed(t, "m1", "m2")
+	s.settle()
+	s.join("m3")
+	for _, r := range s.regionsOf("m1")[:3] {
+		s.give(r, "m3")
+	}
+	s.mute = func(id string, _ state.RegionID) bool { return id == "m3" }
+	s.pass(4 * time.Second)
+	if len(s.last.Refusals) != 0 || s.unfit("m3") {
+		t.Errorf("behind 4 s: %+v, unfit %v", s.last.Refusals, s.unfit("m3"))
+	}
+	s.pass(3 * time.Second)
+	if n := len(s.last.Refusals); n != 3 || s.last.Refusals[0].Why != placement.NotServed || !s.unfit("m3") {
+		t.Errorf("behind 7 s: %+v, unfit %v", s.last.Refusals, s.unfit("m3"))
+	}
+	s.pass(40 * time.Second)
+	s.wantCounts([]int{0, 6, 6}, "m1", "m2", "m3")
 }
 
 // A region whose Release does not return, though no move asks for it any more, is shown as not served,

@@ -194,6 +194,11 @@ var ownership = []mutation{
 		[]string{"./coordinator/assigner"},
 	},
 	{
+		22, "a region that its owner never speaks of counts as served", "coordinator/assigner/unsaid.go",
+		"if !a.said(at) && a.owes(at) {", "if false && !a.said(at) && a.owes(at) {",
+		[]string{"./coordinator/assigner"},
+	},
+	{
 		22, "a hold never ends", "coordinator/liveness/guards.go",
 		"return now < m.vanished.Add(k.massHold) && c", "return c",
 		[]string{detects},

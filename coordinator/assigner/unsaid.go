@@ -1,0 +1,131 @@
+package assigner
+
+import (
+	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+)
+
+// unsaid finds regions of which their owners say nothing at all, though their streams have said here
+// everything that they have: such a region looks like one that is served.
+type unsaid struct {
+	// due is when the regions of members are looked at that were given some, or began a stream.
+	// Guarded by mu of Raw.
+	due map[state.MemberID]clock.Instant
+	// since is when nothing was found of a region. Owned by Look.
+	since map[unsaidOf]clock.Instant
+}
+
+type unsaidOf struct {
+	region      state.RegionID
+	member      state.MemberID
+	incarnation uint64
+}
+
+const (
+	// maxUnsaid bounds the regions that are remembered of which nothing is said, maxUnsaidLooks
+	// about those that are looked at in one go.
+	maxUnsaid, maxUnsaidLooks = 1 << 16, 1 << 14
+)
+
+func newUnsaid() unsaid {
+	return unsaid{due: map[state.MemberID]clock.Instant{}, since: map[unsaidOf]clock.Instant{}}
+}
+
+// expectLocked has a member's regions be looked at a little later, when it has had time to say
+// something of them.
+func (a *Raw) expectLocked(id state.MemberID, incarnation uint64, now clock.Instant) {
+	if _, waits := a.unsaid.due[id]; waits || !a.completeLocked(id, incarnation) {
+		return
+	}
+	at := now.Add(placement.UnservedLook)
+	a.unsaid.due[id] = at
+	a.lookAt = min(a.lookAt, at)
+}
+
+// expectGivenLocked does so for members that were given regions.
+func (a *Raw) expectGivenLocked(changes []state.Change, now clock.Instant) {
+	for i := range changes {
+		c := &changes[i]
+		if c.Kind != state.ChangeRegion || c.Removed {
+			continue
+		}
+		for _, o := range c.Region.Owners {
+			if c.OldRegion != nil {
+				if old, had := c.OldRegion.Owner(o.Member); had && old.Incarnation == o.Incarnation {
+					continue
+				}
+			}
+			a.expectLocked(o.Member, o.Incarnation, now)
+		}
+	}
+}
+
+// completeLocked reports whether an incarnation has said here everything that it has.
+func (a *Raw) completeLocked(id state.MemberID, incarnation uint64) bool {
+	s := a.speakers[id]
+	return s != nil && s.complete && s.incarnation == incarnation
+}
+
+// nextUnsaid is an incarnation whose regions are to be looked at now; 0: there is none.
+func (a *Raw) nextUnsaid(now clock.Instant) (id state.MemberID, incarnation uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id, at := range a.unsaid.due {
+		if at > now {
+			continue
+		}
+		delete(a.unsaid.due, id)
+		if s := a.speakers[id]; s != nil && s.complete {
+			return id, s.incarnation
+		}
+	}
+	return "", 0
+}
+
+// lookForUnsaid is of which regions their owners say nothing. Where there was no room for all that
+// members said nobody knows.
+func (a *Raw) lookForUnsaid(now clock.Instant) (all []placement.Getting) {
+	if a.cfg.Soft.Crowded() {
+		return nil
+	}
+	for looked := 0; looked < maxUnsaidLooks; {
+		id, incarnation := a.nextUnsaid(now)
+		if incarnation == 0 {
+			break
+		}
+		a.st.IncarnationRegions(incarnation, func(r *state.Region) bool {
+			looked++
+			at := unsaidOf{r.ID, id, incarnation}
+			if _, known := a.unsaid.since[at]; !known && len(a.unsaid.since) < maxUnsaid && !a.said(at) {
+				a.unsaid.since[at] = now
+			}
+			return true
+		})
+	}
+	for at, since := range a.unsaid.since {
+		if !a.said(at) && a.owes(at) {
+			all = append(all, placement.Getting{Region: at.region, Incarnation: at.incarnation, Since: since, Failed: true, Unsaid: true})
+		} else {
+			delete(a.unsaid.since, at)
+		}
+	}
+	return all
+}
+
+func (a *Raw) said(at unsaidOf) bool {
+	_, said := a.cfg.Soft.Own(at.region, at.incarnation)
+	return said
+}
+
+// owes reports whether something is to be said of a region.
+func (a *Raw) owes(at unsaidOf) bool {
+	r := a.st.Region(at.region)
+	if r == nil {
+		return false
+	}
+	o, owns := r.Owner(at.member)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return owns && o.Incarnation == at.incarnation && a.completeLocked(at.member, at.incarnation)
+}
