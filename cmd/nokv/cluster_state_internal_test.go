@@ -52,6 +52,7 @@ func TestA31StatesOfACluster(t *testing.T) {
 		{"with regions of nobody", 3, func(s *statusOutput) { s.Members.Orphaned, s.MovesUnderWay = 5, 4 }, stateDegraded, "5 regions have no owner"},
 		{"with one suspected", 3, func(s *statusOutput) { s.Members.Suspected = 1 }, stateDegraded, "one member is suspected"},
 		{"with regions that wait", 3, func(s *statusOutput) { s.Stuck = []stuckOutput{{Keyspace: "k", Why: "poison_suspected", Count: 2}} }, stateDegraded, "2 regions wait"},
+		{"with regions that their owners do not serve", 3, func(s *statusOutput) { s.Stuck = []stuckOutput{{Keyspace: "k", Why: "not_served", Count: 8}} }, stateDegraded, "8 regions wait"},
 		{"without a root peer", 3, func(s *statusOutput) { s.RootPeers[0].Reachable = false }, stateDegraded, "one root peer is away"},
 		{"whose lost root peer was replaced", 3, func(s *statusOutput) {
 			s.RootPeers[0] = rootEndpointOutput{NodeID: 1, Replaced: true, Problem: "root peer 1 answers as root peer 4"}
