@@ -30,12 +30,12 @@ func (r *rounds) right(region int32) {
 		return
 	}
 	for n, at := range own {
-		set, reason := r.f.seats[at].set, rootv1.OperationReason_OPERATION_REASON_LABEL_RULE
-		switch zone := r.f.sets[set].zone; {
+		reason := rootv1.OperationReason_OPERATION_REASON_LABEL_RULE
+		switch zone := r.f.zone(at); {
 		case r.f.seats[at].Leaves:
 			reason = rootv1.OperationReason_OPERATION_REASON_NOT_ACCEPTED
-		case r.rule[region] != free && !slices.Contains(r.f.allows[r.rule[region]+1], set):
-		case zone != "" && slices.ContainsFunc(own[:n], func(o int32) bool { return r.f.sets[r.f.seats[o].set].zone == zone }):
+		case r.rule[region] != free && !r.f.allowed(r.rule[region], at):
+		case zone != "" && slices.ContainsFunc(own[:n], func(o int32) bool { return r.f.zone(o) == zone }):
 		default:
 			continue
 		}

@@ -9,31 +9,38 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 )
 
-// Field has the members of a keyspace in the order of what they have: a heap for each
-// set of them that no rule tells apart.
+// Field has the members of a keyspace in the order of what they have.
 type Field struct {
 	k     Policy
 	seats []Seat
 	index map[state.MemberID]int32
 	rules book
+	// kinds are members with the same rules, sets those of a kind with the same zone, and setOf
+	// says which set that is.
+	kinds int32
 	sets  []set
-	// allows is which sets may take what no rule holds for, and then what each rule holds for.
+	setOf map[set]int32
+	// allows is which kinds may take what no rule holds for, and then what each rule holds for;
+	// fits says of each kind what it may take, in the same order.
 	allows [][]int32
+	fits   [][]bool
+	// cold ranks those that may get something by what they have.
+	cold *ranking
 	// sum is what those have together that anything may go to, capacity what they can
 	// take, counted how many they are, regions how many of the keyspace they have.
 	sum      load.Amount
 	regions  int
 	capacity uint64
 	counted  uint64
-	at       []int32
-	// tally is how many members of each set stand how, once somebody asks.
-	tally [][standings]int
+	// tally is how many members of each set stand how, and tallies how many of each kind, once
+	// somebody asks.
+	tally, tallies [][standings]int
 }
 
-// set is members with the same rules and the same zone.
+// set is members of one kind in one zone.
 type set struct {
+	kind int32
 	zone string
-	cold *heap
 }
 
 // Seat is a member with what it has, and is about to have.
@@ -60,7 +67,7 @@ const mostCapacity = 1 << 32
 // NewField orders members. What they have of the keyspace is told by Has, before Open.
 func NewField(ks state.KeyspaceID, k Policy, members []Member) *Field {
 	k = k.withDefaults()
-	f := &Field{k: k, rules: newBook(k.Rules), index: make(map[state.MemberID]int32, len(members)), at: make([]int32, len(members))}
+	f := &Field{k: k, rules: newBook(k.Rules), index: make(map[state.MemberID]int32, len(members)), setOf: map[set]int32{}}
 	f.seats = make([]Seat, len(members))
 	for i := range members {
 		m := &members[i]
@@ -70,30 +77,51 @@ func NewField(ks state.KeyspaceID, k Policy, members []Member) *Field {
 		}
 	}
 	slices.SortFunc(f.seats, func(a, b Seat) int { return cmp.Compare(a.ID, b.ID) })
-	sets := map[string]int32{}
+	f.allows = make([][]int32, len(f.rules.rules)+1)
+	kinds := map[string]int32{}
 	for i := range f.seats {
-		f.index[f.seats[i].ID], f.at[i] = int32(i), -1
-		f.seats[i].set = f.setOf(sets, &f.seats[i])
+		s := &f.seats[i]
+		f.index[s.ID] = int32(i)
+		at := set{kind: f.kindOf(kinds, s.Labels)}
+		if k.Spread != "" {
+			at.zone = s.Labels[k.Spread]
+		}
+		n, known := f.setOf[at]
+		if !known {
+			n = int32(len(f.sets))
+			f.setOf[at], f.sets = n, append(f.sets, at)
+		}
+		s.set = n
 	}
-	f.allow(sets)
+	f.cold = newRanking(f, f.colder)
 	return f
 }
 
-// setOf finds the set of a member, or makes it.
-func (f *Field) setOf(sets map[string]int32, m *Seat) int32 {
-	zone := m.Labels[f.k.Spread]
-	if f.k.Spread == "" {
-		zone = ""
+// kindOf finds the kind of a member, or makes it.
+func (f *Field) kindOf(kinds map[string]int32, labels map[string]string) int32 {
+	bits := fits(&f.rules, labels)
+	n, known := kinds[bits]
+	if known {
+		return n
 	}
-	key := fits(&f.rules, m.Labels) + zone
-	n, ok := sets[key]
-	if !ok {
-		n = int32(len(f.sets))
-		sets[key] = n
-		f.sets = append(f.sets, set{zone: zone, cold: newHeap(f.at, f.colder)})
+	n = f.kinds
+	f.kinds++
+	kinds[bits] = n
+	may := make([]bool, len(f.allows))
+	for i := range may {
+		if may[i] = i == 0 || bits[(i-1)/8]&(1<<((i-1)%8)) != 0; may[i] {
+			f.allows[i] = append(f.allows[i], n)
+		}
 	}
+	f.fits = append(f.fits, may)
 	return n
 }
+
+// allowed reports whether a member may take what a rule holds for.
+func (f *Field) allowed(rule, i int32) bool { return f.fits[f.sets[f.seats[i].set].kind][rule+1] }
+
+// zone is that of a member; "": it is in none.
+func (f *Field) zone(i int32) string { return f.sets[f.seats[i].set].zone }
 
 // fits is which rules labels fit, as a key.
 func fits(b *book, labels map[string]string) string {
@@ -104,21 +132,6 @@ func fits(b *book, labels map[string]string) string {
 		}
 	}
 	return string(bits)
-}
-
-func (f *Field) allow(sets map[string]int32) {
-	f.allows = make([][]int32, len(f.rules.rules)+1)
-	for key, n := range sets {
-		f.allows[0] = append(f.allows[0], n)
-		for i := range f.rules.rules {
-			if key[i/8]&(1<<(i%8)) != 0 {
-				f.allows[i+1] = append(f.allows[i+1], n)
-			}
-		}
-	}
-	for i := range f.allows {
-		slices.Sort(f.allows[i])
-	}
 }
 
 // colder orders members that may take: those whose load is known first, then by load, by
@@ -143,9 +156,9 @@ func (f *Field) Has(id state.MemberID, w load.Pair, count int) {
 // Open counts together, and lets regions go to members. Rules that hold for no region
 // are none; nil: any may hold.
 func (f *Field) Open(held []bool) {
-	reached := make([]bool, len(f.sets))
-	for rule, sets := range f.allows {
-		for _, n := range sets {
+	reached := make([]bool, f.kinds)
+	for rule, kinds := range f.allows {
+		for _, n := range kinds {
 			reached[n] = reached[n] || held == nil || held[rule]
 		}
 	}
@@ -154,15 +167,24 @@ func (f *Field) Open(held []bool) {
 		if !s.Takes {
 			continue
 		}
-		if !s.Stale && reached[s.set] {
+		if !s.Stale && reached[f.sets[s.set].kind] {
 			f.sum, f.capacity, f.counted = f.sum.Plus((s.Low+s.High)/2), f.capacity+s.capacity, f.counted+1
 			f.regions += s.Count
 		}
 		if f.open(int32(i)) {
-			f.sets[s.set].cold.push(int32(i))
+			f.put(int32(i), true)
 		}
 	}
 }
+
+// put has a member where it belongs among those that may get something, or out of them.
+func (f *Field) put(i int32, in bool) {
+	n := f.seats[i].set
+	f.cold.put(i, n, f.sets[n].kind, in)
+}
+
+// gettable reports whether a member may get something.
+func (f *Field) gettable(i int32) bool { return f.cold.in[i] >= 0 }
 
 // open reports whether a member may get another region.
 func (f *Field) open(i int32) bool {
@@ -175,7 +197,7 @@ func (f *Field) Bar(i int) { f.bar(int32(i)) }
 
 func (f *Field) bar(i int32) {
 	f.seats[i].barred = true
-	f.sets[f.seats[i].set].cold.remove(i)
+	f.put(i, false)
 }
 
 // most is how many regions may be on their way to a member.
@@ -232,50 +254,27 @@ func (f *Field) seatsOf(owners []state.Owner) (own []int32, zones []string) {
 	for _, o := range owners {
 		if i, ok := f.index[o.Member]; ok {
 			own = append(own, i)
-			zones = append(zones, f.sets[f.seats[i].set].zone)
+			zones = append(zones, f.zone(i))
 		}
 	}
 	return own, zones
 }
 
 func (f *Field) coldest(rule int32, zones []string, skip func(int32) bool) int32 {
-	best := int32(-1)
-	var buffer [8]int32
-	for _, n := range f.allows[rule+1] {
-		s := &f.sets[n]
-		if s.zone != "" && slices.Contains(zones, s.zone) {
-			continue
-		}
-		passed := buffer[:0]
-		for {
-			x := s.cold.top()
-			if x < 0 || best >= 0 && f.colder(best, x) {
-				break
-			}
-			if !skip(x) {
-				best = x
-				break
-			}
-			passed = append(passed, x)
-			s.cold.remove(x)
-		}
-		for _, x := range passed {
-			s.cold.push(x)
-		}
-	}
-	return best
+	return f.cold.first(f.sets, f.allows[rule+1], zones, skip)
 }
 
 // May reports whether a member may take a region that begins with a key and has such
 // owners.
 func (f *Field) May(i int, start string, owners []state.Owner) bool {
-	s := &f.seats[i]
-	if f.at[i] < 0 || !slices.Contains(f.allows[f.rules.of(start)+1], s.set) {
+	at := int32(i)
+	if !f.gettable(at) || !f.allowed(f.rules.of(start), at) {
 		return false
 	}
+	zone := f.zone(at)
 	return !slices.ContainsFunc(owners, func(o state.Owner) bool {
 		k, ok := f.index[o.Member]
-		return ok && (int(k) == i || f.sets[s.set].zone != "" && f.sets[f.seats[k].set].zone == f.sets[s.set].zone)
+		return ok && (k == at || zone != "" && f.zone(k) == zone)
 	})
 }
 
@@ -286,16 +285,6 @@ func (f *Field) book(i int32, w load.Pair, count int) {
 	s, was := &f.seats[i], f.standing(i)
 	s.Low, s.High, s.Count = s.Low.Plus(w.Low), s.High.Plus(w.High), s.Count+count
 	s.extra += count
-	if f.tally != nil {
-		f.tally[s.set][was]--
-		f.tally[s.set][f.standing(i)]++
-	}
-	switch cold := f.sets[s.set].cold; {
-	case !f.open(i):
-		cold.remove(i)
-	case f.at[i] < 0:
-		cold.push(i)
-	default:
-		cold.fix(i)
-	}
+	f.stood(i, was)
+	f.put(i, f.open(i))
 }

@@ -28,12 +28,8 @@ func (r *rounds) gives(at int32) bool {
 
 // hottest are the members that give, in a heap.
 func (r *rounds) hottest(which func(int32) bool) *heap {
-	at := make([]int32, r.f.Len())
-	for i := range at {
-		at[i] = -1
-	}
-	h := newHeap(at, r.hotter)
-	for i := range at {
+	h := newHeap(nowhere(r.f.Len()), r.hotter)
+	for i := range r.f.seats {
 		if r.gives(int32(i)) && which(int32(i)) {
 			h.push(int32(i))
 		}
@@ -97,7 +93,7 @@ func (r *rounds) fill() {
 	for i := range r.f.seats {
 		switch at := int32(i); {
 		case !r.fresh(at):
-		case r.f.at[i] >= 0:
+		case r.f.gettable(at):
 			joiners = append(joiners, at)
 		case !r.f.seats[i].Stale && r.f.standing(at) == crowded && r.lacksSome(at):
 			waits = at
@@ -183,7 +179,7 @@ func (r *rounds) wait(at int32) {
 
 func (r *rounds) fillOne(h *heap, to int32) {
 	var passed []int32
-	for len(passed) < fruitless && r.f.at[to] >= 0 && !r.spent(1) {
+	for len(passed) < fruitless && r.f.gettable(to) && !r.spent(1) {
 		from := h.top()
 		if from < 0 {
 			break
@@ -262,12 +258,11 @@ func (r *rounds) pass(skips []int32, at int32, i, by int) int {
 
 // may reports whether a member may take a region that another one gives.
 func (r *rounds) may(region, from, to int32) bool {
-	set := r.f.seats[to].set
-	if !slices.Contains(r.f.allows[r.rule[region]+1], set) {
+	if !r.f.allowed(r.rule[region], to) {
 		return false
 	}
-	zone := r.f.sets[set].zone
+	zone := r.f.zone(to)
 	return !slices.ContainsFunc(r.owners(region), func(o int32) bool {
-		return o == to || o != from && zone != "" && r.f.sets[r.f.seats[o].set].zone == zone
+		return o == to || o != from && zone != "" && r.f.zone(o) == zone
 	})
 }

@@ -1,20 +1,34 @@
 package balance
 
-// heap orders seats; first says which of two comes before the other. Where a seat is in
-// it is noted in at, -1 if nowhere.
+// heap orders seats, or sets of them; before says which of two comes before the other. Where
+// one is in it is noted in at, -1 if nowhere.
 type heap struct {
-	items []int32
-	at    []int32
-	first func(a, b int32) bool
+	items  []int32
+	at     []int32
+	before func(a, b int32) bool
 }
 
-func newHeap(at []int32, first func(a, b int32) bool) *heap { return &heap{at: at, first: first} }
+func newHeap(at []int32, before func(a, b int32) bool) *heap { return &heap{at: at, before: before} }
 
 func (h *heap) top() int32 {
 	if len(h.items) == 0 {
 		return -1
 	}
 	return h.items[0]
+}
+
+// first is the first seat that is not skipped; -1: there is none.
+func (h *heap) first(skip func(int32) bool) int32 {
+	var buffer [8]int32
+	passed, x := buffer[:0], h.top()
+	for ; x >= 0 && skip(x); x = h.top() {
+		passed = append(passed, x)
+		h.remove(x)
+	}
+	for _, p := range passed {
+		h.push(p)
+	}
+	return x
 }
 
 func (h *heap) push(x int32) {
@@ -49,7 +63,7 @@ func (h *heap) fix(x int32) {
 }
 
 func (h *heap) up(i int) {
-	for i > 0 && h.first(h.items[i], h.items[(i-1)/2]) {
+	for i > 0 && h.before(h.items[i], h.items[(i-1)/2]) {
 		h.swap(i, (i-1)/2)
 		i = (i - 1) / 2
 	}
@@ -59,7 +73,7 @@ func (h *heap) down(i int) {
 	for {
 		best := i
 		for k := 2*i + 1; k <= 2*i+2 && k < len(h.items); k++ {
-			if h.first(h.items[k], h.items[best]) {
+			if h.before(h.items[k], h.items[best]) {
 				best = k
 			}
 		}

@@ -29,13 +29,13 @@ func TestLaws(t *testing.T) {
 		}
 		if rapid.Bool().Draw(t, "ruled") {
 			p.Rules = []balance.Rule{{Prefix: "000000", Labels: map[string]string{"tier": "a"}}, {Prefix: "0000001", Labels: map[string]string{"tier": "b"}}}
-			p.Spread = rapid.SampledFrom([]string{"", "zone"}).Draw(t, "spread")
+			p.Spread = rapid.SampledFrom([]string{"", "zone", "host"}).Draw(t, "spread")
 		}
 		w := newWorld(t, p)
 		for i := range rapid.IntRange(2, 9).Draw(t, "members") {
 			w.join(1, func(m *member) {
 				m.capacity = rapid.SampledFrom([]uint64{0, 1, 3}).Draw(t, "capacity")
-				m.labels = map[string]string{"tier": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "tier"), "zone": fmt.Sprint(i % 3)}
+				m.labels = map[string]string{"tier": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "tier"), "zone": fmt.Sprint(i % 3), "host": fmt.Sprint(i)}
 				m.takes = i < 2 || rapid.IntRange(0, 9).Draw(t, "takes") > 0
 				m.silent = i >= 2 && rapid.IntRange(0, 9).Draw(t, "silent") == 0
 			})
@@ -188,9 +188,9 @@ func (w *world) noFlapping() {
 	}
 }
 
-func benchmark(b *testing.B, members, regions int) {
-	w := newWorld(b, byLoad)
-	w.join(members)
+func benchmark(b *testing.B, members, regions int, p balance.Policy) {
+	w := newWorld(b, p)
+	w.join(members, func(m *member) { m.labels = map[string]string{"host": string(m.id)} })
 	w.spread(w.zipf(regions, 0.7, float64(regions)))
 	w.settle()
 	in := w.input()
@@ -200,6 +200,29 @@ func benchmark(b *testing.B, members, regions int) {
 		steps = len(balance.Make(in).Steps)
 	}
 	b.ReportMetric(float64(steps), "steps")
+}
+
+// Where every member is in a zone of its own, and every region lacks an owner, forty times the
+// members are not forty times the work.
+func TestWorkIsNotMembersTimesRegions(t *testing.T) {
+	takes := func(members int) time.Duration {
+		w := newWorld(t, balance.Policy{By: balance.Count, Relative: 1200, OwnersMin: 2, OwnersMax: 2, Spread: "host", InFlight: 1 << 20})
+		w.join(members, func(m *member) { m.labels = map[string]string{"host": string(m.id)} })
+		w.spread(ones(20_000))
+		in := w.input()
+		best := time.Hour
+		for range 3 {
+			begun := time.Now()
+			steps := balance.Make(in).Steps
+			if best = min(best, time.Since(begun)); len(steps) != 20_000 {
+				t.Fatalf("%d regions get an owner", len(steps))
+			}
+		}
+		return best
+	}
+	if few, many := takes(100), takes(4000); many > 15*few {
+		t.Errorf("100 members take %v, 4000 take %v", few, many)
+	}
 }
 
 // Twice as many members and regions take twice as much memory to even out.
@@ -229,8 +252,11 @@ func TestMemoryIsLinear(t *testing.T) {
 // regions, 2 s for ten times as many.
 func BenchmarkMake(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmark(b, n, 100*n) })
+		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmark(b, n, 100*n, byLoad) })
 	}
+	host := byLoad
+	host.Spread = "host"
+	b.Run("1000 zones", func(b *testing.B) { benchmark(b, 1000, 100_000, host) })
 }
 
 // Where labels leave too few members for some regions, these stay hot, and what is exchanged between

@@ -198,7 +198,7 @@ func (r *rounds) target(region int32, except ...int32) int32 {
 	if r.k.Spread != "" {
 		for _, at := range own {
 			if len(except) == 0 || at != except[0] { // who gives it makes room in its zone
-				zones = append(zones, r.f.sets[r.f.seats[at].set].zone)
+				zones = append(zones, r.f.zone(at))
 			}
 		}
 	}

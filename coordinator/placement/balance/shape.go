@@ -107,7 +107,7 @@ func (r *rounds) join() {
 
 // bring moves a region to the member of its neighbour, if that may take it.
 func (r *rounds) bring(region, from, to int32) {
-	if r.f.at[to] >= 0 && r.f.seats[from].gives < r.k.InFlight && slices.Contains(r.f.allows[r.rule[region]+1], r.f.seats[to].set) {
+	if r.f.gettable(to) && r.f.seats[from].gives < r.k.InFlight && r.f.allowed(r.rule[region], to) {
 		r.move(region, from, to, rootv1.OperationReason_OPERATION_REASON_COLD)
 	}
 }

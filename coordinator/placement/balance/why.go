@@ -91,7 +91,7 @@ func (r *rounds) untaken(region, from int32) Why {
 	var zones []string
 	for _, at := range own {
 		if at != from { // who gives it makes room in its zone
-			zones = append(zones, r.f.sets[r.f.seats[at].set].zone)
+			zones = append(zones, r.f.zone(at))
 		}
 	}
 	return r.f.untaken(r.rule[region], own, zones)
@@ -105,27 +105,33 @@ func (f *Field) Untaken(start string, owners []state.Owner) Why {
 
 func (f *Field) untaken(rule int32, own []int32, zones []string) Why {
 	if f.tally == nil {
-		f.tally = make([][standings]int, len(f.sets))
+		f.tally, f.tallies = make([][standings]int, len(f.sets)), make([][standings]int, f.kinds)
 		for at := range f.seats {
-			f.tally[f.seats[at].set][f.standing(int32(at))]++
+			f.count(int32(at), f.standing(int32(at)), 1)
 		}
 	}
-	var anybody, match, other [standings]int
-	for i := range f.tally {
-		plus(&anybody, &f.tally[i])
+	var anybody, match [standings]int
+	for i := range f.tallies {
+		add(&anybody, &f.tallies[i], 1)
 	}
-	for _, n := range f.allows[rule+1] {
-		plus(&match, &f.tally[n])
-		if zone := f.sets[n].zone; zone != "" && slices.Contains(zones, zone) {
+	for _, kind := range f.allows[rule+1] {
+		add(&match, &f.tallies[kind], 1)
+	}
+	other := match
+	for i, zone := range zones { // nobody else in these
+		if zone == "" || slices.Contains(zones[:i], zone) {
 			continue
 		}
-		rest := f.tally[n]
-		for _, at := range own {
-			if f.seats[at].set == n {
-				rest[f.standing(at)]--
+		for _, kind := range f.allows[rule+1] {
+			if n, there := f.setOf[set{kind, zone}]; there {
+				add(&other, &f.tally[n], -1)
 			}
 		}
-		plus(&other, &rest)
+	}
+	for _, at := range own {
+		if zone := f.zone(at); f.allowed(rule, at) && (zone == "" || !slices.Contains(zones, zone)) {
+			other[f.standing(at)]--
+		}
 	}
 	switch {
 	case taking(&anybody) == 0:
@@ -142,9 +148,25 @@ func (f *Field) untaken(rule int32, own []int32, zones []string) Why {
 	return MembersFull
 }
 
-func plus(sum, more *[standings]int) {
+// count counts a member as standing so, or not any more.
+func (f *Field) count(at int32, how standing, by int) {
+	n := f.seats[at].set
+	f.tally[n][how] += by
+	f.tallies[f.sets[n].kind][how] += by
+}
+
+// stood goes on from how a member stood.
+func (f *Field) stood(at int32, was standing) {
+	if now := f.standing(at); f.tally != nil && now != was {
+		f.count(at, was, -1)
+		f.count(at, now, 1)
+	}
+}
+
+// add adds up, by times.
+func add(sum, more *[standings]int, by int) {
 	for i, n := range more {
-		sum[i] += n
+		sum[i] += by * n
 	}
 }
 
