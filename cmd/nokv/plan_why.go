@@ -9,13 +9,15 @@ import (
 // notDoneFor says what a word in NOT DONE stands for, and which setting says how much of it.
 var notDoneFor = map[string]string{
 	"no_active_members":  "nobody is active, is heard and takes regions of the keyspace",
-	"capacity_exceeded":  "who may have it has limits-max-regions-per-member",
+	"capacity_exceeded":  "who may have it has as many regions as limits-max-regions-per-member or policy-rebalance-absolute-limit says",
 	"fence_runs":         "its last owner may still act for it: its fence is a time, ownership-ttl",
 	"not_ready":          "the next owner prepares, for moves-prepare-max at most",
 	"not_released":       "the old owner finishes what it began, until moves-deadline",
 	"too_many_moves":     "as many moves are under way from a member, or to one, as policy-rebalance-in-flight or moves-in-flight says",
 	"hot_region_alone":   "a member has more than its part because of one region",
-	"no_gain":            "no move would make it better by policy-rebalance-min-gap",
+	"no_gain":            "there is room, but no move would lower the higher load by policy-rebalance-min-gap, and by load by 2% of the fair part",
+	"no_room":            "nobody who may have it has room for it below the load limit that it reports",
+	"little_load":        "a member has more than its part, but less than 5% of the load limit that it reports",
 	"load_unknown":       "members with much of the load were not heard for policy-rebalance-load-max-age",
 	"budget_spent":       "as much was moved as policy-rebalance-round-permille, -hour-permille and -max-moves allow",
 	"resting":            "regions that moved are let be for policy-rebalance-spacing, and behind a move that was given up for policy-rebalance-backoff",

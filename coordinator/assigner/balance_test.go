@@ -249,6 +249,48 @@ func TestNextHolderKnowsWhatWasMoved(t *testing.T) {
 	})
 }
 
+// What another holder moved counts with the next one by its load, and not by how few regions it
+// were.
+func TestNextHolderKnowsTheLoadOfWhatWasMoved(t *testing.T) {
+	gather(t, evened(40, byLoad()), 2, func(t *testing.T, c *crowd) {
+		heavy := map[state.RegionID]bool{}
+		for _, r := range c.owned("m2")[:3] {
+			heavy[r.ID] = true
+		}
+		c.load = func(r *state.Region) float64 {
+			if heavy[r.ID] {
+				return 10
+			}
+			return 1
+		}
+		c.claim(other, 7)
+		c.run(15 * time.Minute) // nobody is a newcomer any more
+		for id := range heavy {
+			c.must(&rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
+				RegionId: uint64(id), ExpectedEpoch: c.now().Region(id).Epoch.Proto(), From: &rootv1.Owner{MemberId: "m2"}, To: &rootv1.Owner{MemberId: "m1"},
+				Reason: rootv1.OperationReason_OPERATION_REASON_LOAD,
+			}}})
+			c.must(&rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{
+				TransitionId: c.now().PendingTransition(id).GetId(), SetFrontier: true,
+			}}})
+		}
+		c.run(time.Second)
+		c.claim(self, life)
+		c.run(10 * time.Minute)
+		sum := 0.0
+		for _, m := range c.planned() {
+			sum += c.load(c.now().Region(state.RegionID(m.GetRegionId())))
+		}
+		if sum > 4 { // half of 67 in an hour, of which 30 were moved by the other one
+			t.Errorf("%v of a load of 67 moves besides the 30 that another holder moved", sum)
+		}
+		c.run(time.Hour)
+		if len(c.planned()) == 0 {
+			t.Error("nothing moves in the next hour")
+		}
+	})
+}
+
 // A rolling restart with goodbyes: no region is left without an owner but while its
 // process is away, and balance moves no region twice in a row.
 func TestScenario19RollingRestart(t *testing.T) {

@@ -91,7 +91,7 @@ func (x *lastRound) waits() bool {
 	for why := range x.refused {
 		switch why {
 		case placement.BudgetSpent, placement.Resting, placement.CoolingDown, placement.Joined, placement.Recovered, placement.TooManyMoves, placement.MassFailureHold, placement.NoEligibleMember,
-			placement.MembersFull, placement.NoneMatches, placement.NoOther:
+			placement.MembersFull, placement.NoneMatches, placement.NoOther, placement.NoRoom:
 			return true
 		}
 	}

@@ -109,17 +109,14 @@ func (a *Raw) isCool(r *state.Region, x *pace, now clock.Instant) bool {
 	return known && w.High <= x.cold
 }
 
-// coldPart of what a member has on average is what a region is below that may be merged.
-const coldPart = 32
-
-// coldOf is below which load a region is cold, by what all of them have.
-func (a *Raw) coldOf(total load.Amount) load.Amount {
+// coldOf is below which load a region is cold, by what all of them have, of a keyspace.
+func (a *Raw) coldOf(total load.Amount, keyspace string) load.Amount {
 	members := uint64(0)
 	a.st.Members(func(m *rootv1.Member) bool {
-		if m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE {
+		if m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && placement.Accepts(a.st, m, keyspace) {
 			members++
 		}
 		return true
 	})
-	return total.Share(1, coldPart*max(members, 1))
+	return total.Share(1, balance.ColdPart*max(members, 1))
 }

@@ -207,6 +207,25 @@ func (a *Raw) reshaped(t *rootv1.Transition, now clock.Instant) {
 	}
 }
 
+// moved is how much load a transition that begins takes off an owner, as owners say now: the next
+// holder hears that as well, and learns no other way what has been moved. They are those of the state
+// before: what begins may have ended in the next one.
+func (a *Raw) moved(t *rootv1.Transition) (most load.Amount) {
+	for _, id := range []uint64{t.GetRegionId(), t.GetRightRegionId()} {
+		r := a.st.Region(state.RegionID(id))
+		if r == nil {
+			continue
+		}
+		for _, o := range r.Owners {
+			if said, ok := a.cfg.Soft.Own(r.ID, o.Incarnation); ok {
+				w, _ := load.Read(said.Load)
+				most = max(most, w) // of an owner that is one of many only its part leaves
+			}
+		}
+	}
+	return most
+}
+
 // rightPart is how many of 1,000 of a region's load are behind a key, by what its owner said of
 // its keys: what is of no key that it named is taken to be even.
 func (a *Raw) rightPart(id state.RegionID, key string) uint64 {

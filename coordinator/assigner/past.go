@@ -7,6 +7,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/coordinator/placement/balance"
+	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -34,9 +35,10 @@ type past struct {
 	acked map[state.KeyspaceID]string
 	marks []mark
 	cut   map[state.RegionID]clock.Instant
-	// moves to even out, in the order in which they were seen; pending are those under way,
-	// by transition.
+	// moves to even out, in the order in which they were seen, all of them since from; pending are
+	// those under way, by transition.
 	moves   []pastMove
+	from    clock.Instant
 	pending map[string]struct{}
 	drained clock.Instant
 	poison  *placement.Poison
@@ -76,13 +78,24 @@ func evens(t *rootv1.Transition) bool {
 	return false
 }
 
-// costs reports whether a transition is one that the budget of a keyspace is for.
-func costs(t *rootv1.Transition) bool {
+// roundOf is the round of a transition that the hour pays for; 0: it does not. One because of a
+// limit may be of a constraint, too, which is free: nobody can tell later on. By a split, and by one owner
+// more, nothing leaves anybody.
+func roundOf(t *rootv1.Transition) balance.Round {
+	kind := t.GetKind()
 	switch t.GetCause() {
 	case rootv1.OperationReason_OPERATION_REASON_COUNT, rootv1.OperationReason_OPERATION_REASON_LOAD, rootv1.OperationReason_OPERATION_REASON_HOT:
-		return t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MOVE
+		if kind == rootv1.TransitionKind_TRANSITION_KIND_MOVE {
+			return balance.Shed
+		}
+	case rootv1.OperationReason_OPERATION_REASON_LIMIT:
+		if kind == rootv1.TransitionKind_TRANSITION_KIND_MOVE {
+			return balance.Limit
+		}
+	case rootv1.OperationReason_OPERATION_REASON_COLD:
+		return balance.Shape
 	}
-	return false
+	return 0
 }
 
 func isPending(t *rootv1.Transition) bool {
@@ -97,36 +110,44 @@ func gaveUp(t *rootv1.Transition) bool {
 
 // begin takes what the first state says: which moves there were, not when.
 func (p *past) begin(st *state.State, now clock.Instant) {
-	p.attempts = placement.NewAttempts(st, now)
+	p.attempts, p.from = placement.NewAttempts(st, now), now
 	st.Transitions(func(t *rootv1.Transition) bool {
 		if isPending(t) && evens(t) {
 			p.pending[t.GetId()] = struct{}{}
 		}
-		if costs(t) {
-			p.note(t, now, !isPending(t))
-		}
+		p.note(t, 0, now, !isPending(t))
 		return true
 	})
 }
 
-func (p *past) note(t *rootv1.Transition, now clock.Instant, late bool) {
+// note keeps a transition in mind that is paid for, which moves so much load.
+func (p *past) note(t *rootv1.Transition, w load.Amount, now clock.Instant, late bool) {
+	round := roundOf(t)
+	if round == 0 {
+		return
+	}
 	if len(p.moves) == maxPast {
 		p.moves = slices.Delete(p.moves, 0, maxPast/4)
 	}
-	p.moves = append(p.moves, pastMove{
-		state.KeyspaceID(t.GetKeyspaceId()), balance.Past{Region: state.RegionID(t.GetRegionId()), At: now, Failed: gaveUp(t), Late: late},
-	})
+	p.moves = append(p.moves, pastMove{state.KeyspaceID(t.GetKeyspaceId()), balance.Past{
+		Region: state.RegionID(t.GetRegionId()), At: now, Round: round, Load: w, Failed: gaveUp(t), Late: late,
+	}})
 }
+
+// weigher says how much load a transition moves, by what owners say of regions.
+type weigher func(*rootv1.Transition) load.Amount
 
 // jump drops what may have ended unseen.
 func (p *past) jump(st *state.State, now clock.Instant) {
 	p.attempts.Jump(st, now)
+	p.from = now
 	maps.DeleteFunc(p.pending, func(id string, _ struct{}) bool { return !isPending(st.Transition(id)) })
 }
 
 // follow goes on from a state to the next one. It calls ended for each transition that was
-// planned to even out, and ended; heard is when an incarnation was heard last here, 0: never.
-func (p *past) follow(from, st *state.State, changes []state.Change, now clock.Instant, heard func(state.MemberID, uint64) clock.Instant, ended func(*rootv1.Transition)) {
+// planned to even out, and ended; heard is when an incarnation was heard last here, 0: never, and
+// weigh how much load a transition moves.
+func (p *past) follow(from, st *state.State, changes []state.Change, now clock.Instant, heard func(state.MemberID, uint64) clock.Instant, weigh weigher, ended func(*rootv1.Transition)) {
 	for i := range changes {
 		switch c := &changes[i]; {
 		case c.Kind == state.ChangeMember && !c.Removed:
@@ -140,7 +161,7 @@ func (p *past) follow(from, st *state.State, changes []state.Change, now clock.I
 		case c.Kind == state.ChangeKeyspace && c.Keyspace.GetVersion() == 1:
 			p.created[state.KeyspaceID(c.Keyspace.GetId())] = now
 		case c.Kind == state.ChangeTransition:
-			p.transition(c, now, ended)
+			p.transition(c, now, weigh, ended)
 		case c.Acknowledges():
 			p.acked[c.Region.Keyspace] = c.Region.End
 		case c.Kind == state.ChangeRegion && c.Removed:
@@ -179,19 +200,17 @@ func (p *past) silent(m *rootv1.Member, heard func(state.MemberID, uint64) clock
 	}
 }
 
-func (p *past) transition(c *state.Change, now clock.Instant, ended func(*rootv1.Transition)) {
+func (p *past) transition(c *state.Change, now clock.Instant, weigh weigher, ended func(*rootv1.Transition)) {
 	t := c.Transition
 	_, known := p.pending[t.GetId()]
 	switch open := isPending(t) && !c.Removed; {
 	case open && !known && evens(t):
 		p.pending[t.GetId()] = struct{}{}
-		if costs(t) {
-			p.note(t, now, false)
-		}
+		p.note(t, weigh(t), now, false)
 	case !open && known:
 		delete(p.pending, t.GetId())
-		if costs(t) && gaveUp(t) {
-			p.note(t, now, false)
+		if gaveUp(t) {
+			p.note(t, 0, now, false)
 		}
 		ended(t)
 	}
@@ -222,5 +241,9 @@ func (p *past) budget(id state.KeyspaceID, regions int, k balance.Policy, now cl
 			moves = append(moves, m.Past)
 		}
 	}
-	return balance.Recall(moves, regions, k, now)
+	from := p.from
+	if at, young := p.created[id]; young && at >= from {
+		from = 0 // all that there was was seen
+	}
+	return balance.Recall(moves, from, regions, k, now)
 }

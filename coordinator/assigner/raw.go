@@ -183,7 +183,7 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 	a.feed(st, changes)
 	now := a.tick()
 	var ended []*rootv1.Transition
-	a.past.follow(a.st, st, changes, now, a.heardLast, func(t *rootv1.Transition) { ended = append(ended, t) })
+	a.past.follow(a.st, st, changes, now, a.heardLast, a.moved, func(t *rootv1.Transition) { ended = append(ended, t) })
 	if a.work != nil {
 		a.work.Follow(st, changes, now)
 		a.followLoads(st, changes, now)

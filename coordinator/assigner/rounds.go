@@ -276,7 +276,7 @@ func (a *Raw) rounded(plan *placement.Plan, ids []state.KeyspaceID, now clock.In
 		x := a.rounds.of[id]
 		out, made := plan.Balanced[id]
 		if made {
-			x.budget, x.cold = out.Budget, a.coldOf(out.Total)
+			x.budget, x.cold = out.Budget, a.coldOf(out.Total, a.st.Keyspace(id).GetName())
 		}
 		if len(out.Steps) > 0 || shown[id].waits() {
 			x.until = now.Add(x.stays())

@@ -14,7 +14,7 @@ type outlook struct {
 }
 
 // outlooks are what comes behind a plan for keyspaces: where as many moves are under way as
-// may be, the plan is made once more as if any number might be.
+// may be, or as much was moved, the plan is made once more as if anything might be.
 func (s *survey) outlooks(ids []state.KeyspaceID, plan *placement.Plan, most int) map[state.KeyspaceID]outlook {
 	outlooks := make(map[state.KeyspaceID]outlook, len(ids))
 	for id, out := range plan.Balanced {
@@ -25,7 +25,7 @@ func (s *survey) outlooks(ids []state.KeyspaceID, plan *placement.Plan, most int
 	var crowded []state.KeyspaceID
 	for _, id := range ids {
 		if p := policies[id]; waitsForMoves(plan, id) || most > 0 && outlooks[id].changes > 0 {
-			p.InFlight = math.MaxInt32
+			p.InFlight, p.Round, p.Hour, p.MostMoves = math.MaxInt32, anyPart, anyPart, 0
 			policies[id] = p
 			crowded = append(crowded, id)
 		}
@@ -41,9 +41,13 @@ func (s *survey) outlooks(ids []state.KeyspaceID, plan *placement.Plan, most int
 	return outlooks
 }
 
+// anyPart is how many of 1,000 are moved in a round and in an hour if that is not bounded.
+const anyPart = 1 << 32
+
+// waitsForMoves reports whether something waits for moves that are under way, or were made.
 func waitsForMoves(plan *placement.Plan, id state.KeyspaceID) bool {
 	for i := range plan.Refusals {
-		if f := &plan.Refusals[i]; f.Keyspace == id && f.Even && f.Why == placement.TooManyMoves {
+		if f := &plan.Refusals[i]; f.Keyspace == id && f.Even && (f.Why == placement.TooManyMoves || f.Why == placement.BudgetSpent) {
 			return true
 		}
 	}

@@ -271,6 +271,10 @@ const (
 	// NotServed: its owner gets ready to serve it, for longer than that should take, or fails to, or says
 	// nothing of it; or its Release has not returned, though nothing asks for it any more.
 	NotServed
+	// NoRoom: who may take it can take no more load. LittleLoad: the member has more than its part,
+	// which is next to nothing for it.
+	NoRoom
+	LittleLoad
 )
 
 // Whys are all reasons there are.
@@ -287,6 +291,7 @@ var whyNames = [...]string{
 	"named_nobody", "named_unfit", "named_full",
 	"held_for_member", "awaits_members", "keys_over_limit", "no_eligible_member",
 	"no_other_member", "cooling_down", "joined", "recovered", "not_served",
+	"no_room", "little_load",
 }
 
 // String is the reason's name, as it is shown.

@@ -61,6 +61,7 @@ func (p *planner) rebalance() {
 		regions := p.regions(k)
 		out := balance.Make(balance.Input{
 			Keyspace: id, Policy: k.policy, Members: members, Regions: regions, Budget: p.Budgets[id], Now: p.Now, Most: max(p.Most-steps, 0),
+			Young: p.Created[id] != 0 && p.Now.Sub(p.Created[id]) < time.Hour,
 		})
 		p.overKeys(k, regions, out.Steps)
 		steps += len(out.Steps)
@@ -106,6 +107,7 @@ var whyOf = [...]Why{
 	balance.LoadUnknown: LoadUnknown, balance.BudgetSpent: BudgetSpent, balance.Resting: Resting, balance.PoisonSuspected: PoisonSuspected,
 	balance.MembersFull: MembersFull, balance.NoneMatches: NoneMatches, balance.NoOther: NoOther,
 	balance.CoolingDown: CoolingDown, balance.Joined: Joined, balance.Recovered: Recovered,
+	balance.NoRoom: NoRoom, balance.LittleLoad: LittleLoad,
 }
 
 // known is what a plan knows of a member, whatever the keyspace.

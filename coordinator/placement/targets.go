@@ -130,9 +130,11 @@ func (p *planner) targetsOf(k *settings) *targets {
 	t.fit = fit
 	for _, c := range candidates {
 		t.candidates = append(t.candidates, c)
-		members = append(members, balance.Member{
-			ID: c.id, Capacity: c.record.GetCapacity(), Labels: c.record.GetLabels(), Takes: true, Stale: p.stale(k, c.record), Regions: c.total,
-		})
+		m := balance.Member{ID: c.id, Capacity: c.record.GetCapacity(), Labels: c.record.GetLabels(), Takes: true, Stale: p.stale(k, c.record), Regions: c.total}
+		if p.byLoad(k) {
+			m.Most = p.Loads.Member(c.record.GetIncarnation(), p.Now).Capacity
+		}
+		members = append(members, m)
 	}
 	slices.SortFunc(t.candidates, func(a, b *candidate) int { return cmp.Compare(a.id, b.id) })
 	t.field = balance.NewField(k.id, k.policy, members)
@@ -145,7 +147,7 @@ func (p *planner) targetsOf(k *settings) *targets {
 		} else if said, known := p.claims.said(c.id); known {
 			has = load.Same(said)
 		}
-		t.field.Has(c.id, has, count)
+		t.field.Has(c.id, has, 0, count)
 	}
 	t.field.Open(nil)
 	p.strategy(k, t)
@@ -255,7 +257,7 @@ func (p *planner) awaits(k *settings, h homeless) bool {
 		return false
 	}
 	t := p.targetsOf(k)
-	if t.field.Coldest(h.region.Start, nil, nil) < 0 {
+	if t.field.Coldest(h.region.Start, nil, 0, nil) < 0 {
 		return false
 	}
 	if p.plan.Asked == nil {
@@ -271,7 +273,7 @@ func (p *planner) awaits(k *settings, h homeless) bool {
 }
 
 // target takes a member that does not own a region: the one that had it and came back, who
-// is proposed for it, else the one with least. A move goes to no member to which too many are under way. Without one it
+// is proposed for it, else the one with least that has room. A move goes to no member to which too many are under way. Without one it
 // says why.
 func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFlight int) (*candidate, Why) {
 	t := p.targetsOf(k)
@@ -295,7 +297,7 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 		}
 	}
 	if i < 0 {
-		i = t.field.Coldest(r.Start, owners, func(s *balance.Seat) bool {
+		i = t.field.Coldest(r.Start, owners, w, func(s *balance.Seat) bool {
 			if busy := move && p.taking(s.ID) >= inFlight; busy {
 				why = TooManyMoves
 				return true

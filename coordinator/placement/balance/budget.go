@@ -11,21 +11,51 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 )
 
-// Budget is what was moved lately to even out. It is a value: Make returns the next one.
+// Budget is what was moved lately, but for what had to: repairs, drains and what breaks a
+// constraint. It is a value: Make returns the next one.
 type Budget struct {
-	// began is when the last round did that relieves members, round and moves what was moved
-	// in it, relieved the incarnations of those members that it is not done with, in order.
-	began    clock.Instant
-	round    spent
-	moves    int
+	// last are the last rounds of each kind. relieved are the incarnations of those members that
+	// the last Shed is not done with, in order.
+	last     [Shed + 1]lastRound
 	relieved []uint64
 	// filling are the incarnations of members that are given their part, filled of those that
 	// joined lately and have had it, in order.
 	filling, filled []uint64
-	// slots is what was moved in each five minutes of an hour.
+	// slots is what was moved in each five minutes of an hour. from is since when that is known;
+	// 0: always.
 	slots [12]slot
+	from  clock.Instant
 	// rests are regions that are let be, by id.
 	rests []rest
+}
+
+// lastRound is when a round began, and what was moved in it, by how many moves.
+type lastRound struct {
+	began clock.Instant
+	spent
+	moves int
+}
+
+// over reports whether the next round of a kind may begin.
+func (b *Budget) over(of Round, p *Policy, now clock.Instant) bool {
+	return b.last[of].began == 0 || now >= b.next(of, p)
+}
+
+// next is when the next round of a kind may begin.
+func (b *Budget) next(of Round, p *Policy) clock.Instant {
+	every := p.Cooldown
+	if of == Fill {
+		every = min(every, joinEvery)
+	}
+	return b.last[of].began.Add(every)
+}
+
+func (l *lastRound) spend(what spent, now clock.Instant) {
+	l.add(what)
+	l.moves++
+	if l.began == 0 {
+		l.began = now
+	}
 }
 
 // spent is what was moved, in millionths of all.
@@ -35,9 +65,13 @@ func (s *spent) add(o spent) { s.load, s.regions = s.load+o.load, s.regions+o.re
 
 func (s spent) above(n uint64) bool { return s.load > n || s.regions > n }
 
+func (s spent) reaches(n uint64) bool { return s.load >= n || s.regions >= n }
+
 type slot struct {
 	number int64
 	spent
+	// recalled is load that others moved, of which it is not known how much of all it was.
+	recalled load.Amount
 }
 
 type rest struct {
@@ -45,7 +79,7 @@ type rest struct {
 	until  clock.Instant
 }
 
-// mostRests bounds the regions that rest: with more, nothing is moved to even out.
+// mostRests bounds the regions that rest: with more, nothing is moved that has to pay.
 const mostRests = 65_536
 
 const slotTime = 5 * time.Minute
@@ -58,22 +92,31 @@ func (b Budget) Failed(id state.RegionID, p Policy, now clock.Instant) Budget {
 }
 
 // Asked is the Budget behind steps that somebody else's plan made: they count as if they were
-// of a round at now.
+// of rounds at now.
 func (b Budget) Asked(steps []Step, total load.Amount, regions int, p Policy, now clock.Instant) Budget {
 	p = p.withDefaults()
-	b = b.next(now)
-	if b.began == 0 || now >= b.began.Add(p.Cooldown) {
-		b.began, b.round, b.moves, b.relieved = now, spent{}, 0, nil
+	b = b.since(now)
+	for i := range b.last {
+		if b.over(Round(i), &p, now) {
+			b.last[i] = lastRound{}
+		}
+	}
+	if b.last[Shed].began == 0 {
+		b.relieved = nil
 	}
 	for i := range steps {
 		s := &steps[i]
-		if s.Kind != Move || s.Round != Shed && s.Round != Fill {
-			continue
+		switch {
+		case s.Round == Constrain:
+		case s.Kind == Split:
+			b.last[s.Round].spend(part(0, total, 1, regions), now)
+		case s.Kind == Add:
+			b.last[s.Round].spend(part(s.Load, total, 1, regions), now)
+			b.rest(s.Region, now.Add(p.Spacing))
+		default:
+			b.spend(s.Round, part(s.Load, total, 1, regions), now)
+			b.rest(s.Region, now.Add(p.Spacing))
 		}
-		if s.Round == Shed {
-			b.spend(part(s.Load, total, 1, regions), now)
-		}
-		b.rest(s.Region, now.Add(p.Spacing))
 	}
 	return b
 }
@@ -83,21 +126,24 @@ func part(w, total load.Amount, n, regions int) spent {
 	return spent{load: uint64(w.Share(1_000_000, uint64(max(total, 1)))), regions: uint64(n) * 1_000_000 / uint64(max(regions, 1))}
 }
 
-// Past is a move to even out that was rooted, planned by another one.
+// Past is a change that was rooted and has to be paid for, planned by another one.
 type Past struct {
 	Region state.RegionID
 	At     clock.Instant
+	// Round that it was of, and Load that it moved, as far as that is known.
+	Round Round
+	Load  load.Amount
 	// Failed: it was given up. Late: it was at At at the latest, and nobody knows when.
 	Failed, Late bool
 }
 
-// Recall is the Budget of a keyspace with so many regions when moves were planned by
-// another one. Each counts as a region: how much load it was is not known.
-func Recall(moves []Past, regions int, p Policy, now clock.Instant) Budget {
+// Recall is the Budget of a keyspace with so many regions when changes were planned by
+// another one, of which all are known from a time on; 0: all.
+func Recall(changes []Past, from clock.Instant, regions int, p Policy, now clock.Instant) Budget {
 	p = p.withDefaults()
-	var b Budget
+	b := Budget{from: from}
 	until := map[state.RegionID]clock.Instant{}
-	for _, m := range moves {
+	for _, m := range changes {
 		rests := m.At.Add(p.Spacing)
 		if m.Failed {
 			rests = m.At.Add(p.Backoff)
@@ -106,8 +152,8 @@ func Recall(moves []Past, regions int, p Policy, now clock.Instant) Budget {
 			until[m.Region] = max(until[m.Region], rests)
 		}
 		if !m.Failed && !m.Late && now.Sub(m.At) < time.Hour {
-			b.spend(spent{regions: 1_000_000 / uint64(max(regions, 1))}, m.At)
-			b.began = max(b.began, m.At)
+			b.spend(m.Round, part(0, 0, 1, regions), m.At).recalled += m.Load
+			b.last[m.Round].began = max(b.last[m.Round].began, m.At)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(until)) {
@@ -118,8 +164,8 @@ func Recall(moves []Past, regions int, p Policy, now clock.Instant) Budget {
 	return b
 }
 
-// next is a Budget of its own, without what is over.
-func (b Budget) next(now clock.Instant) Budget {
+// since is a Budget of its own, without what is over.
+func (b Budget) since(now clock.Instant) Budget {
 	b.rests = slices.DeleteFunc(slices.Clone(b.rests), func(r rest) bool { return r.until <= now })
 	return b
 }
@@ -156,23 +202,39 @@ func (b *Budget) nextRested() (first clock.Instant) {
 	return first
 }
 
-// hour is what was moved in the last hour.
-func (b *Budget) hour(now clock.Instant) (all spent) {
+// hour is what was moved in the last hour, of so much load; 0: loads do not matter.
+func (b *Budget) hour(now clock.Instant, total load.Amount) (all spent) {
+	recalled := load.Amount(0)
 	for _, s := range b.slots {
 		if int64(now)/int64(slotTime)-s.number < int64(len(b.slots)) {
 			all.add(s.spent)
+			recalled = recalled.Plus(s.recalled)
 		}
+	}
+	if total > 0 {
+		all.load += part(recalled, total, 0, 1).load
 	}
 	return all
 }
 
-func (b *Budget) spend(what spent, now clock.Instant) {
+// allows is how many of so many millionths may be moved in an hour: of one that is known in part,
+// that part, because as much may have been moved in the rest.
+func (b *Budget) allows(millionths uint64, now clock.Instant) uint64 {
+	if known := now.Sub(b.from); b.from != 0 && known < time.Hour {
+		return millionths * uint64(max(known, 0)/time.Second) / uint64(time.Hour/time.Second)
+	}
+	return millionths
+}
+
+// spend counts what was moved in the last round of a kind, which begins with it if there is
+// none, and in the hour.
+func (b *Budget) spend(of Round, what spent, now clock.Instant) *slot {
 	number := int64(now) / int64(slotTime)
 	s := &b.slots[number%int64(len(b.slots))]
 	if s.number != number {
 		*s = slot{number: number}
 	}
 	s.add(what)
-	b.round.add(what)
-	b.moves++
+	b.last[of].spend(what, now)
+	return s
 }

@@ -161,12 +161,12 @@ func TestP53ANextHolderRecalls(t *testing.T) {
 	l := newLopsided(func(p *balance.Policy) { p.Round = 1000 })
 	past := func(n int, ago time.Duration, failed, late bool) (all []balance.Past) {
 		for i := range n {
-			all = append(all, balance.Past{Region: state.RegionID(i + 1), At: l.now.Add(-ago), Failed: failed, Late: late})
+			all = append(all, balance.Past{Region: state.RegionID(i + 1), At: l.now.Add(-ago), Round: balance.Shed, Load: load.One, Failed: failed, Late: late})
 		}
 		return all
 	}
 	recalled := func(name string, moves []balance.Past, most int, why balance.Why) []state.RegionID {
-		l.budget = balance.Recall(moves, 100, l.Policy, l.now)
+		l.budget = balance.Recall(moves, 0, 100, l.Policy, l.now)
 		moved, refused := l.plan()
 		clear(l.of)
 		if len(moved) > most || why != 0 && !slices.Contains(refused, why) {
@@ -179,9 +179,34 @@ func TestP53ANextHolderRecalls(t *testing.T) {
 	if n := len(recalled("nobody knows when", past(45, 30*time.Minute, false, true), 100, 0)); n < 50 {
 		t.Errorf("what may have been moved long ago counts: %d moves", n)
 	}
+	heavy := past(4, 30*time.Minute, false, false)
+	for i := range heavy {
+		heavy[i].Load = 12 * load.One
+	}
+	recalled("four regions with much of the load", heavy, 2, balance.BudgetSpent)
+	merges := past(30, 30*time.Minute, false, false)
+	for i := range merges {
+		merges[i].Round = balance.Shape
+	}
+	recalled("changes of another kind", merges, 20, balance.BudgetSpent)
 	moved := recalled("failed", past(50, 3*time.Minute, true, false), 100, 0)
 	if slices.ContainsFunc(moved, func(id state.RegionID) bool { return id <= 50 }) || len(moved) == 0 {
 		t.Errorf("what failed three minutes ago is tried again: %v", moved)
+	}
+}
+
+// Who plans next and has not followed for an hour allows for what it has not seen: as much of the hour
+// as it knows, and a round.
+func TestWhoSawLittleMovesLittle(t *testing.T) {
+	l := newLopsided(func(*balance.Policy) {})
+	l.budget = balance.Recall(nil, l.now.Add(-6*time.Minute), 100, l.Policy, l.now)
+	moved := 0
+	for range 6 {
+		ids, _ := l.plan()
+		moved, l.now = moved+len(ids), l.now.Add(time.Minute)
+	}
+	if moved != 15 { // a twentieth, and of a half eleven sixtieths, and the one that makes it so
+		t.Errorf("%d of 100 move within six minutes behind six that are known, want 15", moved)
 	}
 }
 

@@ -60,7 +60,7 @@ func (r *rounds) oust(region, from int32, why rootv1.OperationReason) Why {
 	if r.f.seats[from].gives >= r.k.InFlight {
 		return TooManyMoves
 	}
-	to := r.target(region, from)
+	to := r.best(region, from)
 	if to < 0 {
 		return NoMember
 	}
@@ -68,16 +68,17 @@ func (r *rounds) oust(region, from int32, why rootv1.OperationReason) Why {
 	return 0
 }
 
-// add gives a region one owner more.
-func (r *rounds) add(region int32, why rootv1.OperationReason) {
-	to := r.target(region)
+// add gives a region one owner more, and reports whether it did.
+func (r *rounds) add(region int32, why rootv1.OperationReason) bool {
+	to := r.best(region)
 	if to < 0 {
 		r.lack(region, nobody, NoMember, 1)
-		return
+		return false
 	}
 	r.f.book(to, r.weights[region], 1)
 	r.f.gets(to)
 	r.do(region, Step{Kind: Add, To: r.f.seats[to].ID, Reason: why})
+	return true
 }
 
 // drop takes the owner off a region that has most.
@@ -120,13 +121,21 @@ func (r *rounds) relieve(at int32) {
 }
 
 // widen gives regions with a saturated owner one more, once: the next follows a report
-// of the new one.
+// of the new one. No owner loses anything by that: it pays for its round, and not for the hour.
 func (r *rounds) widen() {
-	r.round = Shape
+	r.enter(Shape)
 	for i, x := range r.regions {
-		if r.begun[i] || r.spent(1) || !x.Saturated || r.k.OwnersMax == 1 || len(r.owners(int32(i))) >= r.k.OwnersMax {
+		region := int32(i)
+		if r.spent(1) || !x.Saturated || r.k.OwnersMax == 1 || len(r.owners(region)) >= r.k.OwnersMax || !r.free(region) {
 			continue
 		}
-		r.add(int32(i), rootv1.OperationReason_OPERATION_REASON_SATURATED)
+		if !r.fitsRound(r.weights[i].High, 1) {
+			r.refuse(Refusal{Region: x.ID, Why: BudgetSpent, At: r.nextRound()})
+			return
+		}
+		if r.add(region, rootv1.OperationReason_OPERATION_REASON_SATURATED) {
+			r.out.Budget.last[Shape].spend(r.part(r.weights[i].High, 1), r.Now)
+			r.out.Budget.rest(x.ID, r.Now.Add(r.k.Spacing))
+		}
 	}
 }

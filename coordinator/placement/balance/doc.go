@@ -8,8 +8,8 @@
 //  1. The same input gives the same bytes, in whatever order its lists are.
 //  2. Nothing goes to a member that may not take it: it is not heard, drains, is full, its
 //     labels or its zone are wrong, it owns the region already, or its load is not known.
-//  3. A move lowers the higher one of the two loads by a gap, or it is not made; what moves
-//     to even out keeps within the Budget, which is handed in and comes back.
+//  3. A move lowers the higher one of the two loads by a gap, or it is not made; what need not
+//     move keeps within the Budget, which is handed in and comes back.
 //  4. What is under way is counted where it is going to be. A region that is under way, or
 //     rests, or is quarantined, is left alone.
 //  5. Work is that of the regions and members together, and of a logarithm for each step.

@@ -2,6 +2,7 @@ package balance
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/nokv/nokv/coordinator/placement/load"
@@ -24,12 +25,21 @@ type Field struct {
 	// fits says of each kind what it may take, in the same order.
 	allows [][]int32
 	fits   [][]bool
-	// cold ranks those that may get something by what they have.
-	cold *ranking
-	// sum is what those have together that anything may go to, capacity what they can
-	// take, counted how many they are, regions how many of the keyspace they have.
-	sum      load.Amount
-	regions  int
+	// cold ranks those that may get something by what they have, roomy by how much more they
+	// can take, or lack: nil where the first of cold is the first there, too.
+	cold, roomy *ranking
+	// full is how many of 1,000 of the most load that a member can take are as much as it gets now.
+	// low is how much one has when it is relieved; nil: nobody is. below: nobody gets more than that now.
+	full  uint64
+	low   func(int32) load.Amount
+	below bool
+	// sum is what those have together that anything may go to, as far as it counts, and whole all of
+	// it; capacity is what they can take, counted how many they are, regions how many of the keyspace
+	// they have.
+	sum, whole load.Amount
+	regions    int
+	// reached says of each kind that something may go to it.
+	reached  []bool
 	capacity uint64
 	counted  uint64
 	// tally is how many members of each set stand how, and tallies how many of each kind, once
@@ -49,16 +59,19 @@ type Seat struct {
 	// Low counts where it gives, High where it takes. Count is its regions of the keyspace.
 	Low, High load.Amount
 	Count     int
-	capacity  uint64
-	set       int32
-	hash      uint64
+	// beyond is what of it does not count in what all have: see Scale.
+	beyond   load.Amount
+	capacity uint64
+	set      int32
+	hash     uint64
 	// extra is its regions of the keyspace that it has got since the beginning.
 	extra int
 	// gives and gets are on their way; losing is what gives is, by the lower average.
 	gives, gets int
 	losing      load.Amount
-	// barred: it gets nothing more in this plan.
+	// barred: it gets nothing more in this plan. rests says why it gets nothing to even out.
 	barred bool
+	rests  Why
 }
 
 // mostCapacity bounds capacities, so that they can be added.
@@ -67,7 +80,7 @@ const mostCapacity = 1 << 32
 // NewField orders members. What they have of the keyspace is told by Has, before Open.
 func NewField(ks state.KeyspaceID, k Policy, members []Member) *Field {
 	k = k.withDefaults()
-	f := &Field{k: k, rules: newBook(k.Rules), index: make(map[state.MemberID]int32, len(members)), setOf: map[set]int32{}}
+	f := &Field{k: k, rules: newBook(k.Rules), index: make(map[state.MemberID]int32, len(members)), setOf: map[set]int32{}, full: 1000}
 	f.seats = make([]Seat, len(members))
 	for i := range members {
 		m := &members[i]
@@ -78,10 +91,11 @@ func NewField(ks state.KeyspaceID, k Policy, members []Member) *Field {
 	}
 	slices.SortFunc(f.seats, func(a, b Seat) int { return cmp.Compare(a.ID, b.ID) })
 	f.allows = make([][]int32, len(f.rules.rules)+1)
-	kinds := map[string]int32{}
+	kinds, alike := map[string]int32{}, true
 	for i := range f.seats {
 		s := &f.seats[i]
 		f.index[s.ID] = int32(i)
+		alike = alike && s.capacity == f.seats[0].capacity && (s.Most == 0 || k.By == Count)
 		at := set{kind: f.kindOf(kinds, s.Labels)}
 		if k.Spread != "" {
 			at.zone = s.Labels[k.Spread]
@@ -94,6 +108,9 @@ func NewField(ks state.KeyspaceID, k Policy, members []Member) *Field {
 		s.set = n
 	}
 	f.cold = newRanking(f, f.colder)
+	if !alike {
+		f.roomy = newRanking(f, f.roomier)
+	}
 	return f
 }
 
@@ -145,21 +162,53 @@ func (f *Field) colder(a, b int32) bool {
 	return cmp.Or(c, cmp.Compare(x.Regions+x.extra, y.Regions+y.extra), cmp.Compare(x.hash, y.hash), cmp.Compare(a, b)) < 0
 }
 
-// Has tells, before Open, what a member has, or is about to have, of the keyspace.
-func (f *Field) Has(id state.MemberID, w load.Pair, count int) {
+// roomier orders members by how much more they can take, or lack.
+func (f *Field) roomier(a, b int32) bool {
+	x, y := f.spare(a, 1000, f.low != nil), f.spare(b, 1000, f.low != nil)
+	return x > y || x == y && f.colder(a, b)
+}
+
+// room is how much more a member can take now.
+func (f *Field) room(i int32) load.Amount { return f.spare(i, f.full, f.below) }
+
+func (f *Field) spare(i int32, permille uint64, below bool) load.Amount {
+	room := f.left(i, permille)
+	if below {
+		room = min(room, f.low(i)-f.seats[i].High)
+	}
+	return room
+}
+
+// left is what is left of so many of 1,000 of what a member can take. Of one whose load is not
+// known nobody knows.
+func (f *Field) left(i int32, permille uint64) load.Amount {
+	switch s := &f.seats[i]; {
+	case s.Stale:
+		return math.MinInt64
+	case s.Most == 0, f.k.By == Count:
+		return math.MaxInt64
+	default:
+		return s.Most.Share(permille, 1000) - s.High
+	}
+}
+
+// Has tells, before Open, what a member has, or is about to have, of the keyspace, and how much of
+// all that it has does not count in what all have together.
+func (f *Field) Has(id state.MemberID, w load.Pair, beyond load.Amount, count int) {
 	if i, ok := f.index[id]; ok {
 		s := &f.seats[i]
 		s.Low, s.High, s.Count = s.Low.Plus(w.Low), s.High.Plus(w.High), s.Count+count
+		s.beyond = s.beyond.Plus(beyond)
 	}
 }
 
 // Open counts together, and lets regions go to members. Rules that hold for no region
 // are none; nil: any may hold.
 func (f *Field) Open(held []bool) {
-	reached := make([]bool, f.kinds)
+	f.reached = make([]bool, f.kinds)
 	for rule, kinds := range f.allows {
 		for _, n := range kinds {
-			reached[n] = reached[n] || held == nil || held[rule]
+			f.reached[n] = f.reached[n] || held == nil || held[rule]
 		}
 	}
 	for i := range f.seats {
@@ -167,10 +216,14 @@ func (f *Field) Open(held []bool) {
 		if !s.Takes {
 			continue
 		}
-		if !s.Stale && reached[f.sets[s.set].kind] {
-			f.sum, f.capacity, f.counted = f.sum.Plus((s.Low+s.High)/2), f.capacity+s.capacity, f.counted+1
+		if !s.Stale && f.reached[f.sets[s.set].kind] {
+			all := (s.Low + s.High) / 2
+			f.sum, f.whole = f.sum.Plus(max(all-s.beyond, 0)), f.whole.Plus(all)
+			f.capacity, f.counted = f.capacity+s.capacity, f.counted+1
 			f.regions += s.Count
 		}
+	}
+	for i := range f.seats {
 		if f.open(int32(i)) {
 			f.put(int32(i), true)
 		}
@@ -181,6 +234,9 @@ func (f *Field) Open(held []bool) {
 func (f *Field) put(i int32, in bool) {
 	n := f.seats[i].set
 	f.cold.put(i, n, f.sets[n].kind, in)
+	if f.roomy != nil {
+		f.roomy.put(i, n, f.sets[n].kind, in)
+	}
 }
 
 // gettable reports whether a member may get something.
@@ -196,7 +252,9 @@ func (f *Field) open(i int32) bool {
 func (f *Field) Bar(i int) { f.bar(int32(i)) }
 
 func (f *Field) bar(i int32) {
+	was := f.standing(i)
 	f.seats[i].barred = true
+	f.stood(i, was)
 	f.put(i, false)
 }
 
@@ -210,10 +268,25 @@ func (f *Field) most(s *Seat) int {
 
 // gets notes that one more region is on its way to a member.
 func (f *Field) gets(i int32) {
-	s := &f.seats[i]
-	if s.gets++; s.gets >= f.most(s) {
+	f.onWay(i, 1)
+	if s := &f.seats[i]; s.gets >= f.most(s) {
 		f.bar(i)
 	}
+}
+
+// onWay notes that so many regions more are on their way to a member.
+func (f *Field) onWay(i int32, by int) {
+	was := f.standing(i)
+	f.seats[i].gets += by
+	f.stood(i, was)
+}
+
+// rest has a member get nothing to even out in this plan.
+func (f *Field) rest(i int32, why Why) {
+	was := f.standing(i)
+	f.seats[i].rests = why
+	f.stood(i, was)
+	f.bar(i)
 }
 
 // Len is how many members there are, Seat one of them, by id.
@@ -243,11 +316,17 @@ func (f *Field) fair(i int32) load.Amount {
 	return f.sum.Share(f.seats[i].capacity, f.capacity)
 }
 
-// Coldest is the member with least that may take a region that begins with a key and has
-// such owners; -1: nobody may. Who is passed is passed.
-func (f *Field) Coldest(start string, owners []state.Owner, pass func(*Seat) bool) int {
+// Coldest is the member with least of those that can take so much more, or of all, that may
+// take a region that begins with a key and has such owners; -1: nobody may. Who is passed is
+// passed.
+func (f *Field) Coldest(start string, owners []state.Owner, more load.Amount, pass func(*Seat) bool) int {
 	own, zones := f.seatsOf(owners)
-	return int(f.coldest(f.rules.of(start), zones, func(i int32) bool { return slices.Contains(own, i) || pass != nil && pass(&f.seats[i]) }))
+	rule, skip := f.rules.of(start), func(i int32) bool { return slices.Contains(own, i) || pass != nil && pass(&f.seats[i]) }
+	to := f.roomFor(rule, zones, more, skip)
+	if to < 0 {
+		to = f.coldest(rule, zones, skip)
+	}
+	return int(to)
 }
 
 func (f *Field) seatsOf(owners []state.Owner) (own []int32, zones []string) {
@@ -262,6 +341,40 @@ func (f *Field) seatsOf(owners []state.Owner) (own []int32, zones []string) {
 
 func (f *Field) coldest(rule int32, zones []string, skip func(int32) bool) int32 {
 	return f.cold.first(f.sets, f.allows[rule+1], zones, skip)
+}
+
+// mostFull is how many members without room are passed for the coldest that has some, before
+// the one with most room is asked.
+const mostFull = 16
+
+// roomFor is the coldest of those that can take so much more; -1: nobody can.
+func (f *Field) roomFor(rule int32, zones []string, more load.Amount, skip func(int32) bool) int32 {
+	if f.roomy == nil {
+		return f.coldest(rule, zones, skip)
+	}
+	full := 0
+	to := f.coldest(rule, zones, func(i int32) bool {
+		if skip(i) {
+			return true
+		}
+		if f.room(i) < more {
+			full++
+			return full <= mostFull
+		}
+		return false
+	})
+	if to >= 0 && f.room(to) < more {
+		to = f.roomiest(rule, zones, skip)
+	}
+	if to >= 0 && f.room(to) < more {
+		return -1
+	}
+	return to
+}
+
+// roomiest is the one that can take most.
+func (f *Field) roomiest(rule int32, zones []string, skip func(int32) bool) int32 {
+	return f.roomy.first(f.sets, f.allows[rule+1], zones, skip)
 }
 
 // May reports whether a member may take a region that begins with a key and has such

@@ -9,10 +9,6 @@ import (
 // fruitless is how many members are tried in a row for something to take.
 const fruitless = 64
 
-// leastPart is how many of 1,000 of its fair part a member has at least that a strategy gave
-// its part; who has less came too late for that.
-const leastPart = 750
-
 // hotter orders members that give.
 func (r *rounds) hotter(a, b int32) bool {
 	x, y := &r.f.seats[a], &r.f.seats[b]
@@ -52,7 +48,7 @@ func (r *rounds) letBe() {
 		if s.Takes && !s.Stale && r.fresh(at) && r.lacksMuch(at) {
 			r.refuse(Refusal{Member: s.ID, Why: why, At: until})
 		}
-		r.f.bar(at)
+		r.f.rest(at, why)
 	}
 }
 
@@ -62,6 +58,9 @@ func (r *rounds) fresh(at int32) bool {
 	s, b := &r.f.seats[at], &r.out.Budget
 	_, had := slices.BinarySearch(b.filled, s.Incarnation)
 	_, goesOn := slices.BinarySearch(b.filling, s.Incarnation)
+	if !r.f.reached[r.f.sets[s.set].kind] {
+		return false // it may have nothing
+	}
 	if s.Count == 0 || goesOn || r.joined(at) && !had {
 		return !s.There || r.lacksMuch(at)
 	}
@@ -86,8 +85,8 @@ func (r *rounds) lacksMuch(at int32) bool {
 
 // fill gives members that have joined, or have nothing, their fair part.
 func (r *rounds) fill() {
-	r.round = Fill
-	begun := len(r.out.Steps)
+	r.enter(Fill)
+	begun, short := len(r.out.Steps), nobody
 	var joiners []int32
 	waits := nobody
 	for i := range r.f.seats {
@@ -99,7 +98,6 @@ func (r *rounds) fill() {
 			waits = at
 		}
 	}
-	defer func() { r.waitFor(waits, joiners) }()
 	if len(joiners) > 0 {
 		slices.SortFunc(joiners, func(a, b int32) int {
 			if r.f.colder(a, b) {
@@ -109,10 +107,17 @@ func (r *rounds) fill() {
 		})
 		h := r.hottest(func(at int32) bool { return r.f.seats[at].Low > r.floor(at) })
 		for _, to := range joiners {
-			r.fillOne(h, to)
+			if short == nobody && !r.fillOne(h, to) {
+				short = to
+			}
 		}
 	}
-	r.haveHad(joiners, len(r.out.Steps) == begun)
+	r.haveHad(joiners, len(r.out.Steps) == begun && short == nobody)
+	if short == nobody {
+		r.waitFor(waits, joiners)
+		return
+	}
+	r.refuse(Refusal{Member: r.f.seats[short].ID, Why: BudgetSpent, At: r.nextRound()})
 }
 
 // haveHad keeps in mind which members are given their part, and which newcomers have had it:
@@ -144,8 +149,7 @@ func (r *rounds) haveHad(joiners []int32, done bool) {
 
 // lacksSome reports whether an average region has room in a member's part.
 func (r *rounds) lacksSome(at int32) bool {
-	mean := r.total / load.Amount(max(len(r.regions), 1))
-	return r.f.seats[at].High.Plus(max(mean, 1)) <= r.f.fair(at)
+	return r.f.seats[at].High.Plus(max(r.mean(), 1)) <= r.f.fair(at)
 }
 
 // waitFor refuses what joiners lack still if it is what is on its way that keeps it from them:
@@ -177,9 +181,12 @@ func (r *rounds) wait(at int32) {
 	r.refuse(Refusal{Member: r.f.seats[at].ID, Why: TooManyMoves})
 }
 
-func (r *rounds) fillOne(h *heap, to int32) {
+// fillOne gives a member its part. It reports whether that may be moved in this round.
+func (r *rounds) fillOne(h *heap, to int32) bool {
 	var passed []int32
-	for len(passed) < fruitless && r.f.gettable(to) && !r.spent(1) {
+	affords := true
+	r.joiner = (1_000_000*r.f.seats[to].capacity + r.f.capacity - 1) / max(r.f.capacity, 1)
+	for affords && len(passed) < fruitless && r.f.gettable(to) && !r.spent(1) {
 		from := h.top()
 		if from < 0 {
 			break
@@ -190,8 +197,11 @@ func (r *rounds) fillOne(h *heap, to int32) {
 			h.remove(from)
 			continue
 		}
+		if affords = r.affords(r.weights[region].High, 1); !affords {
+			break
+		}
 		r.move(region, from, to, r.why())
-		r.out.Budget.rest(r.regions[region].ID, r.Now.Add(r.k.Spacing))
+		r.pay(region)
 		if h.fix(from); r.f.seats[from].gives >= r.k.InFlight || r.f.seats[from].Low <= r.floor(from) {
 			h.remove(from)
 		}
@@ -199,6 +209,7 @@ func (r *rounds) fillOne(h *heap, to int32) {
 	for _, at := range passed {
 		h.push(at)
 	}
+	return affords
 }
 
 // fits is the heaviest region that a member lacks, and that another one has too much, or

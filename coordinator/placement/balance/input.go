@@ -16,6 +16,8 @@ type Input struct {
 	Regions []Region
 	Budget  Budget
 	Now     clock.Instant
+	// Young: the keyspace is younger than an hour: who joins it gets its part whatever that hour was.
+	Young bool
 	// Most bounds the steps; 0: any.
 	Most int
 }
@@ -172,7 +174,7 @@ const (
 	TooManyMoves
 	// HotRegionAlone: the member has more than others because of one region.
 	HotRegionAlone
-	// NoGain: no move would make it better by the gap.
+	// NoGain: no move would make it better by the gap, though there is room for one.
 	NoGain
 	// LoadUnknown: too much of the load is estimated.
 	LoadUnknown
@@ -195,6 +197,11 @@ const (
 	Joined
 	// Recovered: the member came back lately, until its RestsUntil.
 	Recovered
+	// NoRoom: who may take the region has no room for it below the most load that it can take.
+	NoRoom
+	// LittleLoad: the member has more than its part, which is less than the policy's Idle of what
+	// it can take.
+	LittleLoad
 )
 
 // String is the reason's name, as it is shown.
@@ -202,5 +209,6 @@ func (w Why) String() string {
 	return [...]string{
 		"", "no_active_members", "too_many_moves", "hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected",
 		"capacity_exceeded", "no_eligible_member", "no_other_member", "cooling_down", "joined", "recovered",
+		"no_room", "little_load",
 	}[w]
 }

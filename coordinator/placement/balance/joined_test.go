@@ -102,11 +102,11 @@ func TestC54WhoWaitsForRegionsThatRestIsNamed(t *testing.T) {
 	w.report()
 	var moved []balance.Past
 	for i, r := range w.regions {
-		moved = append(moved, balance.Past{Region: r.id, At: w.now.Add(-time.Duration(i+1) * time.Second)})
+		moved = append(moved, balance.Past{Region: r.id, At: w.now.Add(-time.Duration(i+1) * time.Second), Round: balance.Shed, Failed: true})
 	}
 	spacing := 2 * time.Minute
-	w.policy.Spacing = spacing
-	w.budget = balance.Recall(moved, 12, w.policy, w.now)
+	w.policy.Backoff = spacing
+	w.budget = balance.Recall(moved, 0, 12, w.policy, w.now)
 	out := w.plan()
 	if want := (balance.Refusal{Member: "m0002", Why: balance.Resting, At: w.now.Add(spacing - 12*time.Second)}); len(out.Steps) != 0 || !slices.Contains(out.Refusals, want) {
 		t.Errorf("%v, and refused %+v, want %+v", out.Steps, out.Refusals, want)

@@ -19,7 +19,7 @@ func Make(in Input) Result {
 	r.explain()
 	switch {
 	case !r.k.Even:
-	case r.estimated:
+	case r.scale.Estimated:
 		r.refuse(Refusal{Why: LoadUnknown})
 	default:
 		r.shape()
@@ -52,6 +52,8 @@ type rounds struct {
 	begins []int32
 	shares []int32
 	sorted []bool
+	// ruled are the rules of what each seat had at first, once asked for.
+	ruled [][]int32
 	// aheads and behinds are how many shares to pass from one that is not free.
 	aheads, behinds []int32
 	// begun regions are left alone by the rest of the plan.
@@ -63,16 +65,22 @@ type rounds struct {
 	// waits: it is said that something waits for moves that are under way.
 	waits bool
 
-	total     load.Amount
-	estimated bool
-	gap       load.Amount
-	round     Round
-	out       Result
+	// share: nobody has room, so that those that have more than others give although nobody has.
+	share bool
+	// cause is why nothing leaves the member that is looked at, so far.
+	cause Why
+
+	scale Scale
+	gap   load.Amount
+	round Round
+	// joiner is what part of all a member has that is given its part, in millionths.
+	joiner uint64
+	out    Result
 }
 
 func newRounds(in *Input) *rounds {
 	r := &rounds{Input: in, k: in.Policy.withDefaults(), split: map[int32]bool{}}
-	r.out.Budget = in.Budget.next(in.Now)
+	r.out.Budget = in.Budget.since(in.Now)
 	r.regions = make([]*Region, len(in.Regions))
 	for i := range in.Regions {
 		r.regions[i] = &in.Regions[i]
@@ -80,7 +88,22 @@ func newRounds(in *Input) *rounds {
 	if !slices.IsSortedFunc(r.regions, byID) {
 		slices.SortFunc(r.regions, byID)
 	}
-	r.weigh()
+	known := make([]load.Pair, 0, len(r.regions))
+	for _, x := range r.regions {
+		if x.Known {
+			known = append(known, x.Load)
+		}
+	}
+	starts := func(yield func(string) bool) {
+		for i := 0; i < len(r.regions) && yield(r.regions[i].Start); i++ {
+		}
+	}
+	r.scale = ScaleOf(r.k, Eligible(r.k, r.Members, starts), known, len(r.regions)-len(known))
+	r.out.ByCount, r.out.Total = r.scale.ByCount, r.scale.Total
+	r.weights = make([]load.Pair, len(r.regions))
+	for i, x := range r.regions {
+		r.weights[i] = r.scale.Weight(x.Load, x.Known, 1)
+	}
 	k := r.k
 	if r.out.ByCount {
 		k.By = Count
@@ -89,6 +112,7 @@ func newRounds(in *Input) *rounds {
 		k.PerMember = k.Absolute // nothing goes where it would have to leave again
 	}
 	r.f = NewField(in.Keyspace, k, in.Members)
+	r.f.low = r.low
 	r.hold()
 	r.seat()
 	r.f.Open(r.held())
@@ -97,10 +121,12 @@ func newRounds(in *Input) *rounds {
 			r.f.bar(int32(i))
 		}
 	}
-	mean := r.total / load.Amount(max(len(r.regions), 1))
-	r.gap = max(mean.Share(r.k.Gap, 1), 1)
+	r.gap = max(r.mean().Share(r.k.Gap, 1), 1)
 	return r
 }
+
+// mean is what a region weighs on average.
+func (r *rounds) mean() load.Amount { return r.scale.Total / load.Amount(max(len(r.regions), 1)) }
 
 func byID(a, b *Region) int { return cmp.Compare(a.ID, b.ID) }
 
@@ -110,6 +136,12 @@ func (r *rounds) hold() {
 	r.holders = make([]int32, 0, len(r.regions)+len(r.regions)/8)
 	r.rule = make([]int32, len(r.regions))
 	r.begun = make([]bool, len(r.regions))
+	if !r.out.ByCount {
+		for i := range r.f.seats {
+			s := &r.f.seats[i]
+			s.beyond = r.scale.Beyond(s.Other)
+		}
+	}
 	for i, x := range r.regions {
 		r.rule[i] = r.f.rules.of(x.Start)
 		r.begun[i] = x.Busy || x.Quarantined
@@ -126,12 +158,14 @@ func (r *rounds) hold() {
 		if x.To == "" && x.From == "" && int(own) < len(x.Owners) {
 			r.begun[i] = true // an owner is no member any more
 		}
+		beyond := r.scale.Beyond(r.weights[i])
 		if own > 1 {
-			r.weights[i] = r.weights[i].Share(1, uint64(own))
+			r.weights[i], beyond = r.weights[i].Share(1, uint64(own)), beyond.Share(1, uint64(own))
 		}
 		for _, at := range r.holders[r.first[i]:] {
 			s := &r.f.seats[at]
 			s.Low, s.High, s.Count = s.Low.Plus(r.weights[i].Low), s.High.Plus(r.weights[i].High), s.Count+1
+			s.beyond = s.beyond.Plus(beyond)
 		}
 		if at, ok := r.f.index[x.From]; ok && x.From != "" {
 			r.f.seats[at].losing += r.weights[i].Low
@@ -156,7 +190,7 @@ func (r *rounds) seat() {
 			next[at]++
 		}
 	}
-	r.sorted = make([]bool, r.f.Len())
+	r.sorted, r.ruled = make([]bool, r.f.Len()), make([][]int32, r.f.Len())
 	r.aheads, r.behinds = make([]int32, len(r.shares)), make([]int32, len(r.shares))
 }
 
@@ -191,18 +225,60 @@ func (r *rounds) hash(region int32) uint64 {
 // owners are the seats of a region's owners.
 func (r *rounds) owners(region int32) []int32 { return r.holders[r.first[region]:r.first[region+1]] }
 
-// target is the coldest member that a region may go to, except some.
+// rulesOf are the rules of the regions that a seat had at first, each once; mostRules bounds
+// them.
+func (r *rounds) rulesOf(at int32) []int32 {
+	if r.ruled[at] == nil {
+		rules := []int32{}
+		for _, region := range r.of(at) {
+			if rule := r.rule[region]; len(rules) < mostRules && !slices.Contains(rules, rule) {
+				rules = append(rules, rule)
+			}
+		}
+		r.ruled[at] = rules
+	}
+	return r.ruled[at]
+}
+
+// mostRules bounds the rules of one member's regions that are told apart.
+const mostRules = 16
+
+// target is the coldest member that a region may go to and that has room for it, except some.
 func (r *rounds) target(region int32, except ...int32) int32 {
+	if r.share {
+		return r.anybody(region, except...)
+	}
+	zones, skip := r.besides(region, except)
+	return r.f.roomFor(r.rule[region], zones, r.weights[region].High, skip)
+}
+
+// anybody is the coldest member that a region may go to, room or not, except some.
+func (r *rounds) anybody(region int32, except ...int32) int32 {
+	zones, skip := r.besides(region, except)
+	return r.f.coldest(r.rule[region], zones, skip)
+}
+
+// best is the coldest that has room, or if nobody has the coldest: what breaks a constraint is
+// put right all the same.
+func (r *rounds) best(region int32, except ...int32) int32 {
+	if to := r.target(region, except...); to >= 0 {
+		return to
+	}
+	return r.anybody(region, except...)
+}
+
+// besides are the zones of a region's owners, and who does not get it: they and some others. Who
+// gives it, the first of these, makes room in its zone.
+func (r *rounds) besides(region int32, except []int32) (zones []string, skip func(int32) bool) {
 	own := r.owners(region)
-	var zones []string
 	if r.k.Spread != "" {
 		for _, at := range own {
-			if len(except) == 0 || at != except[0] { // who gives it makes room in its zone
+			if len(except) == 0 || at != except[0] {
 				zones = append(zones, r.f.zone(at))
 			}
 		}
 	}
-	return r.f.coldest(r.rule[region], zones, func(at int32) bool { return slices.Contains(own, at) || slices.Contains(except, at) })
+	return zones, func(at int32) bool { return slices.Contains(own, at) || slices.Contains(except, at) }
 }
 
 // move moves a region.
@@ -222,7 +298,7 @@ func (r *rounds) spent(n int) bool { return r.Most > 0 && len(r.out.Steps)+n > r
 func (r *rounds) do(region int32, s Step) {
 	x := r.regions[region]
 	s.Round = r.round
-	s.Region, s.Epoch, s.Load = x.ID, x.Epoch, r.weights[region].Low
+	s.Region, s.Epoch, s.Load = x.ID, x.Epoch, r.weights[region].High
 	r.begun[region] = true
 	r.out.Steps = append(r.out.Steps, s)
 }
@@ -249,7 +325,9 @@ func (r *rounds) why() rootv1.OperationReason {
 // fair part.
 func (r *rounds) high(at int32) load.Amount { return r.bound(at, r.k.Relative) }
 
-func (r *rounds) low(at int32) load.Amount { return r.bound(at, min(r.k.Until, r.k.Relative)) }
+func (r *rounds) low(at int32) load.Amount {
+	return r.bound(at, min(r.k.Until, cmp.Or(r.k.Relative, r.k.Until)))
+}
 
 func (r *rounds) bound(at int32, permille uint64) load.Amount {
 	fair := r.f.fair(at)
@@ -271,7 +349,6 @@ func (r *rounds) floor(at int32) load.Amount {
 
 // judge says how far from even it is.
 func (r *rounds) judge() {
-	r.out.Total = r.total
 	for i := range r.f.seats {
 		s, fair := &r.f.seats[i], r.f.fair(int32(i))
 		if !s.Takes || s.Stale || fair == 0 {

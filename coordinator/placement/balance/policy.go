@@ -72,8 +72,45 @@ type Rule struct {
 	Labels map[string]string
 }
 
-// newcomer is how long a member counts as having joined, at least.
-const newcomer = 10 * time.Minute
+// What decides whether something moves and is no setting.
+const (
+	// newcomer is how long a member counts as having joined, at least: so long does a process
+	// take to start in earnest.
+	newcomer = 10 * time.Minute
+	// leastPart is how many of 1,000 of its fair part a member has at least that had its part: who
+	// has less came too late for what a strategy gave.
+	leastPart = 750
+	// leastGap is the part of the fair part by which a move by load lowers the higher load at
+	// least; so much too much is not too much. Averages are not more exact than that.
+	leastGap = 50
+	// worth is the part of all that an exchange moves by which it lowers the higher load at least: else
+	// much moves for little.
+	worth = 8
+	// losing is the part of its load that a member gives away at most at a time: what it has then
+	// is not what it says yet.
+	losing = 8
+	// A member that has more load than it can take is relieved until it has limitUntil of 1,000 of that,
+	// by members that have limitTo of 1,000 of theirs at most then.
+	limitUntil, limitTo = 950, 900
+	// ownRound is how many of 1,000 of all load and of all regions are moved in a round because of
+	// the absolute limit, and in one that changes how many owners or regions there are, at least.
+	ownRound = 100
+	// joinEvery is how long a round is at most in which joiners get something, whatever the Cooldown:
+	// they serve nothing before.
+	joinEvery = 30 * time.Second
+	// splitPart of a member's fair part is what a region must have to be cut, mergePart of
+	// that what two must not have together to be joined.
+	splitPart, mergePart = 4, 4
+	// aloneFrom is how much of a region's load a key has that gets a region of its own, of
+	// 1,000.
+	aloneFrom = 400
+	// leastRegions is how many regions a member has at least before any of them are joined: with
+	// fewer there is nothing left to even out with.
+	leastRegions = 32
+	// ColdPart of what a member has on average is what a region has at most that may be joined with
+	// another one.
+	ColdPart = 2 * splitPart * mergePart
+)
 
 func (p Policy) withDefaults() Policy {
 	p.Until = cmp.Or(p.Until, 1100)

@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"math"
 	"slices"
 
 	"github.com/nokv/nokv/coordinator/placement/load"
@@ -9,16 +10,11 @@ import (
 )
 
 const (
-	// mostTries bounds the regions of a member, of those that may move, that are looked at for one move.
-	mostTries = 64
+	// mostTries bounds the regions of a member, of those that may move, that are looked at for one move,
+	// mostPassed those that are passed.
+	mostTries, mostPassed = 64, 4096
 	// mostExchanges bounds the regions that room is made for, of one member.
 	mostExchanges = 4
-	// leastGap of a move by load is the fair part by this; so much too much is not too much.
-	leastGap = 50
-	// worth is what part of all that an exchange moves the higher load falls by, at least.
-	worth = 8
-	// losing is the part of its load that a member gives away at most at a time.
-	losing = 8
 )
 
 // shed relieves members that have too much: hottest first, of who has more than the
@@ -27,16 +23,22 @@ func (r *rounds) shed() {
 	if r.limit() || r.k.Relative == 0 || r.f.capacity == 0 {
 		return // the next round goes on from there; nobody has a part of what nobody may have
 	}
-	r.round = Shed
-	begun, next := r.out.Budget.relieved, r.out.Budget.began.Add(r.k.Cooldown)
-	rests, waits := r.out.Budget.began != 0 && r.Now < next, int32(-1)
+	r.enter(Shed)
+	begun, next := r.out.Budget.relieved, r.nextRound()
+	rests, waits, idle := !r.out.Budget.over(Shed, &r.k, r.Now), nobody, nobody
 	h := r.hottest(func(at int32) bool {
 		s, most := &r.f.seats[at], r.high(at)
 		_, goesOn := slices.BinarySearch(begun, s.Incarnation)
 		if goesOn {
 			most = r.low(at) + r.slack(at)
 		}
-		relieve := s.Low > most && s.losing < s.Low/losing && (s.Most == 0 || s.Low >= s.Most.Share(r.k.Idle, 1000))
+		relieve := s.Low > most && s.losing < s.Low/losing
+		if relieve && s.Low < r.limitOf(at).Share(r.k.Idle, 1000) {
+			if idle < 0 || r.hotter(at, idle) {
+				idle = at
+			}
+			return false
+		}
 		if relieve && rests && !goesOn {
 			if waits < 0 || r.hotter(at, waits) {
 				waits = at
@@ -48,6 +50,9 @@ func (r *rounds) shed() {
 	if waits >= 0 {
 		r.refuse(Refusal{Member: r.f.seats[waits].ID, Why: CoolingDown, At: next})
 	}
+	if idle >= 0 {
+		r.refuse(Refusal{Member: r.f.seats[idle].ID, Why: LittleLoad})
+	}
 	if at := r.heldBack(func(at int32) bool { return r.f.seats[at].Low > r.high(at)+r.slack(at) }); at != nobody && !r.waits {
 		r.wait(at)
 	}
@@ -55,17 +60,18 @@ func (r *rounds) shed() {
 		return
 	}
 	if !rests {
-		r.out.Budget.began, r.out.Budget.round, r.out.Budget.moves = r.Now, spent{}, 0
+		r.out.Budget.last[Shed] = lastRound{began: r.Now}
 	}
 	r.out.Budget.relieved = nil
 	for _, at := range h.items {
 		r.out.Budget.relieved = append(r.out.Budget.relieved, r.f.seats[at].Incarnation)
 	}
 	slices.Sort(r.out.Budget.relieved)
-	refused := len(r.out.Refusals)
+	refused := map[int32]int{}
 	for at := h.top(); at >= 0; at = h.top() {
 		why := r.shedOne(at, r.f.seats[at].Low-r.low(at))
 		if why != 0 {
+			refused[at] = len(r.out.Refusals)
 			r.refuse(Refusal{Member: r.f.seats[at].ID, Region: r.hot(at, why), Why: why})
 		}
 		if why == BudgetSpent {
@@ -75,12 +81,10 @@ func (r *rounds) shed() {
 			h.remove(at)
 		}
 	}
-	if !r.crowded() {
-		return
-	}
-	for i := range r.out.Refusals[refused:] { // it is not for nothing that nobody else is better
-		if f := &r.out.Refusals[refused+i]; f.Why == NoGain {
-			f.Why = TooManyMoves
+	kinds := r.crowded()
+	for at, i := range refused { // a better one gets nothing now
+		if i < len(r.out.Refusals) && slices.Contains([]Why{NoGain, NoRoom}, r.out.Refusals[i].Why) && r.awaits(at, kinds) {
+			r.out.Refusals[i].Why = TooManyMoves
 		}
 	}
 }
@@ -93,25 +97,6 @@ func (r *rounds) hot(at int32, why Why) (id state.RegionID) {
 	return 0
 }
 
-// affords reports whether so much more may be moved in this round: one thing always may.
-func (r *rounds) affords(w load.Amount, n int) bool {
-	if r.spent(n) {
-		return false
-	}
-	b := &r.out.Budget
-	hour, round := b.hour(r.Now), b.round
-	hour.add(r.part(w, n))
-	if round.add(r.part(w, n)); hour.above(r.k.Hour * 1000) {
-		return false
-	}
-	return b.round.regions == 0 || !round.above(r.k.Round*1000) && (r.k.MostMoves == 0 || b.moves+n <= r.k.MostMoves)
-}
-
-// part is so much of all, in millionths.
-func (r *rounds) part(w load.Amount, n int) spent {
-	return part(w, r.total, n, len(r.regions))
-}
-
 // shedOne makes one member a little better. It says why not.
 func (r *rounds) shedOne(at int32, excess load.Amount) Why {
 	if r.f.seats[at].gives >= r.k.InFlight {
@@ -120,15 +105,56 @@ func (r *rounds) shedOne(at int32, excess load.Amount) Why {
 	if r.alone(at) {
 		return HotRegionAlone
 	}
+	why := r.relief(at, excess)
+	if why != 0 && why != BudgetSpent && r.full(at) {
+		r.share = true
+		why = r.relief(at, excess)
+		r.share = false
+	}
+	return why
+}
+
+// relief has one region leave a member, or makes room for one.
+func (r *rounds) relief(at int32, excess load.Amount) Why {
+	r.cause = NoGain
 	if region, to := r.pick(at, excess); region >= 0 {
-		if !r.affords(r.weights[region].Low, 1) {
+		if !r.affords(r.weights[region].High, 1) {
 			return BudgetSpent
 		}
-		r.even(region, at, to, r.why())
+		r.move(region, at, to, r.why())
+		r.pay(region)
 		return 0
 	}
 	return r.exchange(at, excess)
 }
+
+// full reports whether a member has more than it can take, nobody has room for anything of it, and
+// nothing that is on its way keeps anybody from taking it: then all that can be had is that none
+// has much more than others.
+func (r *rounds) full(at int32) bool {
+	own, most := r.of(at), r.limitOf(at)
+	if len(own) == 0 || most == 0 || r.f.seats[at].Low <= most {
+		return false
+	}
+	least, full := r.weights[own[len(own)-1]].High, false
+	for _, rule := range r.rulesOf(at) {
+		if r.f.roomFor(rule, nil, least, is(at)) >= 0 {
+			return false
+		}
+		full = full || r.f.untaken(rule, []int32{at}, nil) == NoRoom
+	}
+	return full
+}
+
+// limitOf is the most load that a member can take; 0: it does not say, or it does not matter.
+func (r *rounds) limitOf(at int32) load.Amount {
+	if r.out.ByCount {
+		return 0
+	}
+	return r.f.seats[at].Most
+}
+
+func is(at int32) func(int32) bool { return func(i int32) bool { return i == at } }
 
 // alone reports whether one region is too much by itself, and all others are next to nothing.
 func (r *rounds) alone(at int32) bool {
@@ -136,42 +162,100 @@ func (r *rounds) alone(at int32) bool {
 	if len(own) == 0 {
 		return true
 	}
-	hot := r.weights[own[0]].Low
-	return hot >= r.low(at) && r.f.seats[at].Low-hot <= r.f.fair(at).Share(r.k.Reserve, 1000)
-}
-
-// even moves a region to even out.
-func (r *rounds) even(region, from, to int32, why rootv1.OperationReason) {
-	r.move(region, from, to, why)
-	r.out.Budget.spend(r.part(r.weights[region].Low, 1), r.Now)
-	r.out.Budget.rest(r.regions[region].ID, r.Now.Add(r.k.Spacing))
+	hot, fair := r.weights[own[0]].Low, r.f.whole.Share(r.f.seats[at].capacity, r.f.capacity)
+	return hot >= r.low(at) && r.f.seats[at].Low-hot <= fair.Share(r.k.Reserve, 1000)
 }
 
 // pick chooses what leaves a member: the heaviest that fits what it has too much and the
 // room of the coldest; else the lightest that ends it.
 func (r *rounds) pick(at int32, excess load.Amount) (region, to int32) {
 	own := r.of(at)
-	most := excess
-	if t := r.f.coldest(free, nil, func(i int32) bool { return i == at }); t >= 0 {
-		most = min(most, r.low(t)-r.f.seats[t].High)
-	}
-	for i, tries := r.ahead(at, r.from(own, most)), 0; i < len(own) && tries < mostTries; i, tries = r.ahead(at, i+1), tries+1 {
-		if to := r.better(own[i], at); to >= 0 && r.f.seats[to].High+r.weights[own[i]].High <= r.low(to) {
-			return own[i], to
+	r.f.below = true
+	rooms := r.rooms(at)
+	tries := tried{rooms: rooms, rules: r.rulesOf(at)}
+	for i := r.ahead(at, r.from(own, min(excess, tries.most()))); i < len(own) && !tries.over(); i = r.ahead(at, i+1) {
+		if region := own[i]; tries.worth(r.rule[region], r.weights[region].High) {
+			if to := r.better(region, at); to >= 0 && r.f.seats[to].High+r.weights[region].High <= r.low(to) {
+				r.f.below = false
+				return region, to
+			}
 		}
 	}
-	for i, tries := r.behind(at, r.from(own, excess-1)-1), 0; i >= 0 && tries < mostTries; i, tries = r.behind(at, i-1), tries+1 {
-		if to := r.better(own[i], at); to >= 0 {
-			return own[i], to
+	r.f.below = false
+	tries = tried{rooms: rooms, rules: tries.rules}
+	for i := r.behind(at, r.from(own, excess-1)-1); i >= 0 && !tries.over(); i = r.behind(at, i-1) {
+		if tries.worth(r.rule[own[i]], 0) {
+			if to := r.better(own[i], at); to >= 0 {
+				return own[i], to
+			}
 		}
 	}
 	return -1, -1
+}
+
+// tried are the regions of a member that were looked at for one move. Those for which nobody has
+// room, of all that their rule allows, are passed: rooms are what there is room for by rule.
+type tried struct {
+	rules     []int32
+	rooms     []load.Amount
+	n, passed int
+}
+
+func (t *tried) over() bool { return t.n >= mostTries || t.passed >= mostPassed }
+
+// most is what there is room for at most. Where not all rules are told apart it is anything.
+func (t *tried) most() load.Amount {
+	if len(t.rules) == mostRules {
+		return math.MaxInt64
+	}
+	return slices.Max(append([]load.Amount{0}, t.rooms...))
+}
+
+func (t *tried) worth(rule int32, w load.Amount) bool {
+	if i := slices.Index(t.rules, rule); i >= 0 && w > t.rooms[i] {
+		t.passed++
+		return false
+	}
+	t.n++
+	return true
+}
+
+// rooms is what there is room for elsewhere of what each rule of a member's regions holds for;
+// negative: nobody may take it.
+func (r *rounds) rooms(at int32) (rooms []load.Amount) {
+	own := r.of(at)
+	for _, rule := range r.rulesOf(at) {
+		most := load.Amount(-1)
+		for _, to := range r.takers(rule, r.weights[own[len(own)-1]].High, at) {
+			if to < 0 {
+				continue
+			}
+			room := r.low(to) - r.f.seats[to].High
+			if !r.share {
+				room = min(room, r.f.room(to))
+			}
+			most = max(most, room, 0)
+		}
+		rooms = append(rooms, most)
+	}
+	return rooms
+}
+
+// takers are who takes most of what a rule holds for.
+func (r *rounds) takers(rule int32, least load.Amount, except int32) []int32 {
+	if r.f.roomy == nil || r.share {
+		return []int32{r.f.coldest(rule, nil, is(except))}
+	}
+	return []int32{r.f.roomFor(rule, nil, least, is(except)), r.f.roomiest(rule, nil, is(except))}
 }
 
 // better is the coldest member that a region may go to, if the higher load of the two
 // falls; -1: it does not.
 func (r *rounds) better(region, from int32) int32 {
 	to := r.target(region, from)
+	if to < 0 && !r.f.below {
+		r.blame(r.untaken(region, from))
+	}
 	if to < 0 || !r.lowers(from, to, r.weights[region].High) {
 		return -1
 	}
@@ -181,15 +265,11 @@ func (r *rounds) better(region, from int32) int32 {
 // lowers reports whether the higher load of two members falls by the gap, as far as the
 // one that gets so much more is concerned.
 func (r *rounds) lowers(from, to int32, more load.Amount) bool {
-	s := &r.f.seats[to]
-	return r.hasRoom(to, more) && r.level(to, s.High+more) <= r.below(from)
+	return r.level(to, r.f.seats[to].High+more) <= r.below(from)
 }
 
-// hasRoom reports whether a member can take so much more.
-func (r *rounds) hasRoom(at int32, more load.Amount) bool {
-	s := &r.f.seats[at]
-	return r.out.ByCount || s.Most == 0 || s.High+more <= s.Most
-}
+// hasRoom reports whether a member can take so much more, or is to have its share all the same.
+func (r *rounds) hasRoom(at int32, more load.Amount) bool { return r.share || r.f.room(at) >= more }
 
 // level is a load as it would be if the member could take as much as they can on average.
 func (r *rounds) level(at int32, l load.Amount) load.Amount {
@@ -225,35 +305,48 @@ func (r *rounds) exchange(at int32, excess load.Amount) Why {
 	own := r.of(at)
 	// From the lightest that ends it on; where there is none, the heaviest are as near as it gets.
 	first := max(r.from(own, excess-1)-1, min(len(own), mostExchanges)-1)
-	why := NoGain
+	spent := false
 	for i := first; i >= max(first-mostExchanges+1, 0); i-- {
 		if !r.free(own[i]) {
 			continue
 		}
-		switch got := r.exchangeOne(own[i], at); got {
+		switch r.exchangeOne(own[i], at) {
 		case 0:
 			return 0
 		case BudgetSpent:
-			why = got
+			spent = true
 		}
 	}
-	if why == NoGain && r.weights[own[0]].Low >= r.low(at) {
-		why = HotRegionAlone
+	switch {
+	case spent:
+		return BudgetSpent
+	case (r.cause == NoGain || r.cause == NoRoom) && r.weights[own[0]].Low >= r.low(at):
+		return HotRegionAlone
 	}
-	return why
+	return r.cause
 }
 
 // exchangeOne tries it with one region: all of it, or nothing. The coldest member passes on what it has
 // to, so that the highest of all these loads falls, and what others lack.
 func (r *rounds) exchangeOne(region, from int32) Why {
-	to := r.target(region, from)
+	w := r.weights[region]
+	to := r.anybody(region, from)
+	if to >= 0 && !r.share && r.limitOf(to) > 0 && r.limitOf(to) < w.High {
+		to = r.target(region, from) // no room that could be made there is enough
+	}
+	if to < 0 {
+		r.blame(r.untaken(region, from))
+	}
 	if to < 0 || r.split[to] {
 		return NoGain
 	}
-	was, w := r.below(from), r.weights[region]
+	was := r.below(from)
 	trail := []hop{{region, from, to}}
 	r.shift(trail[0], 1)
-	sum, room := w.Low, r.low(to)
+	sum, costs, room := w.Low, w.High, r.low(to)
+	if most := r.limitOf(to); most > 0 && !r.share {
+		room = min(room, most)
+	}
 	gains := func() bool {
 		most := was - r.level(from, sum/worth)
 		return r.hasRoom(to, 0) && r.level(to, r.f.seats[to].High) <= most && r.level(from, r.f.seats[from].Low) <= most
@@ -267,7 +360,7 @@ func (r *rounds) exchangeOne(region, from int32) Why {
 			continue // what is heavier than what it has too much makes others hot
 		}
 		next := r.target(x, to)
-		if next < 0 || r.f.seats[next].gets >= r.f.most(&r.f.seats[next]) || !r.hasRoom(next, r.weights[x].High) {
+		if next < 0 || r.f.seats[next].gets >= r.f.most(&r.f.seats[next]) {
 			continue
 		}
 		if has := r.f.seats[next].High + r.weights[x].High; has > r.low(next) && (gains() || r.level(next, has) > was) {
@@ -276,20 +369,24 @@ func (r *rounds) exchangeOne(region, from int32) Why {
 		h := hop{x, to, next}
 		r.shift(h, 1)
 		trail = append(trail, h)
-		sum += r.weights[x].Low
+		sum, costs = sum+r.weights[x].Low, costs+r.weights[x].High
 	}
-	gained, affords := gains(), r.affords(sum, len(trail))
+	gained, full, affords := gains(), !r.hasRoom(to, 0), r.affords(costs, len(trail))
 	for _, h := range slices.Backward(trail) {
 		r.shift(h, -1)
 	}
 	switch {
 	case !gained:
+		if full && r.target(region, from) < 0 {
+			r.blame(r.untaken(region, from))
+		}
 		return NoGain
 	case !affords:
 		return BudgetSpent
 	}
 	for _, h := range trail {
-		r.even(h.region, h.from, h.to, rootv1.OperationReason_OPERATION_REASON_HOT)
+		r.move(h.region, h.from, h.to, rootv1.OperationReason_OPERATION_REASON_HOT)
+		r.pay(h.region)
 	}
 	return 0
 }
@@ -303,43 +400,82 @@ func (r *rounds) shift(h hop, by int) {
 	r.f.book(h.from, load.Pair{Low: -w.Low, High: -w.High}, -by)
 	r.f.book(h.to, w, by)
 	r.f.seats[h.from].gives += by
-	r.f.seats[h.to].gets += by
+	r.f.onWay(h.to, by)
 }
 
-// limit relieves members with more than the absolute limit: down to it, and no further.
-// Of too many regions those go that weigh least; of too much load, what pick chooses. It
-// reports whether there were such members.
-func (r *rounds) limit() bool {
-	r.round = Limit
-	steps := len(r.out.Steps)
+// limit relieves members with more than the absolute limit. Of too many regions those go that
+// weigh least, down to the limit; of too much load goes what pick chooses, down to a little below, and
+// to who is farther below: else members that are at the limit pass regions to and fro. It reports
+// whether there were such members that can be relieved, or will be in the next round.
+func (r *rounds) limit() (relieves bool) {
+	r.enter(Limit)
 	for i := range r.f.seats {
 		s, at := &r.f.seats[i], int32(i)
-		over := !r.out.ByCount && s.Most > 0 && s.Low > s.Most
+		over := r.limitOf(at) > 0 && s.Low > r.limitOf(at)
 		if over && r.busy(at) {
 			r.refuse(Refusal{Member: s.ID, Why: TooManyMoves})
 		}
-		if !r.gives(at) {
+		if !r.gives(at) || !over && (r.k.Absolute == 0 || s.Count <= r.k.Absolute) {
 			continue
 		}
-		own := r.of(at)
-		for i := len(own) - 1; r.k.Absolute > 0 && i >= 0 && s.Count > r.k.Absolute && s.gives < r.k.InFlight && !r.spent(1); i-- {
-			if !r.free(own[i]) {
-				continue
-			}
-			if to := r.target(own[i], at); to >= 0 {
-				r.move(own[i], at, to, rootv1.OperationReason_OPERATION_REASON_LIMIT)
-			}
+		r.cause = NoGain
+		n := len(r.out.Steps)
+		if r.k.Absolute > 0 {
+			r.fewer(at)
 		}
-		for !r.out.ByCount && s.Most > 0 && s.Low > s.Most && s.gives < r.k.InFlight && !r.spent(1) {
-			region, to := r.pick(at, s.Low-s.Most)
-			if region < 0 {
-				if r.k.Relative == 0 { // else what is shed says so
-					r.refuse(Refusal{Member: s.ID, Why: NoGain})
-				}
-				break
-			}
-			r.move(region, at, to, rootv1.OperationReason_OPERATION_REASON_LIMIT)
+		if over {
+			r.f.full = limitTo
+			r.less(at, s.Most.Share(limitUntil, 1000))
+			r.f.full = 1000
+		}
+		relieves = relieves || len(r.out.Steps) > n || r.cause == BudgetSpent
+		switch {
+		case r.cause == BudgetSpent:
+			r.refuse(Refusal{Member: s.ID, Why: BudgetSpent, At: r.nextRound()})
+		case r.k.Relative == 0 && (r.cause != NoGain || over && len(r.out.Steps) == n): // else what is shed says so
+			r.refuse(Refusal{Member: s.ID, Why: r.cause})
 		}
 	}
-	return len(r.out.Steps) > steps
+	return relieves
+}
+
+// fewer moves what a member has too many of, the lightest first.
+func (r *rounds) fewer(at int32) {
+	own, s := r.of(at), &r.f.seats[at]
+	for i := len(own) - 1; i >= 0 && s.Count > r.k.Absolute && s.gives < r.k.InFlight && !r.spent(1); i-- {
+		if !r.free(own[i]) {
+			continue
+		}
+		if !r.affords(r.weights[own[i]].High, 1) {
+			r.cause = BudgetSpent
+			return
+		}
+		to := r.target(own[i], at)
+		if to < 0 {
+			r.blame(r.untaken(own[i], at))
+			continue
+		}
+		r.move(own[i], at, to, rootv1.OperationReason_OPERATION_REASON_LIMIT)
+		r.pay(own[i])
+	}
+}
+
+// less moves load off a member until it has so much.
+func (r *rounds) less(at int32, until load.Amount) {
+	s := &r.f.seats[at]
+	for s.Low > until && s.gives < r.k.InFlight && !r.spent(1) {
+		region, to := r.pick(at, s.Low-until)
+		if region < 0 {
+			if own := r.of(at); len(own) > 0 && r.target(own[len(own)-1], at) < 0 {
+				r.blame(r.untaken(own[len(own)-1], at))
+			}
+			return
+		}
+		if !r.affords(r.weights[region].High, 1) {
+			r.cause = BudgetSpent
+			return
+		}
+		r.move(region, at, to, rootv1.OperationReason_OPERATION_REASON_LIMIT)
+		r.pay(region)
+	}
 }

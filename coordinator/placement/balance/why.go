@@ -32,6 +32,8 @@ const (
 	unheard
 	crowded
 	full
+	settling
+	recovering
 	standings
 )
 
@@ -45,6 +47,12 @@ func (f *Field) standing(at int32) standing {
 		return crowded
 	case s.Stale:
 		return unheard
+	case s.rests == Joined:
+		return settling
+	case s.rests == Recovered:
+		return recovering
+	case s.barred: // it has had what it may have
+		return full
 	}
 	return open
 }
@@ -142,8 +150,14 @@ func (f *Field) untaken(rule int32, own []int32, zones []string) Why {
 		return NoOther
 	case other[crowded] > 0:
 		return TooManyMoves
+	case other[open] > 0:
+		return NoRoom
 	case other[unheard] > 0:
 		return LoadUnknown
+	case other[recovering] > 0:
+		return Recovered
+	case other[settling] > 0:
+		return Joined
 	}
 	return MembersFull
 }
@@ -171,7 +185,12 @@ func add(sum, more *[standings]int, by int) {
 }
 
 // taking is how many there are but for those that take nothing at all.
-func taking(n *[standings]int) int { return n[open] + n[unheard] + n[crowded] + n[full] }
+func taking(n *[standings]int) (sum int) {
+	for _, more := range n[away+1:] {
+		sum += more
+	}
+	return sum
+}
 
 // wants is the rule as text.
 func (r *ruled) wants() string {
@@ -202,13 +221,37 @@ func (r *rounds) heldBack(over func(int32) bool) int32 {
 	return hottest
 }
 
-// crowded reports whether a member that has less than its part gets nothing because as much
-// as may be is on its way to it.
-func (r *rounds) crowded() bool {
+// crowded are the kinds of members that have less than their part, and get nothing because as
+// much as may be is on its way to them.
+func (r *rounds) crowded() (kinds map[int32]bool) {
+	kinds = map[int32]bool{}
 	for i := range r.f.seats {
 		if s := &r.f.seats[i]; r.f.standing(int32(i)) == crowded && !s.Stale && s.High < r.f.fair(int32(i)) {
-			return true
+			kinds[r.f.sets[s.set].kind] = true
 		}
 	}
-	return false
+	return kinds
+}
+
+// awaits reports whether one of these could take a region of a member.
+func (r *rounds) awaits(at int32, kinds map[int32]bool) bool {
+	return slices.ContainsFunc(r.rulesOf(at), func(rule int32) bool {
+		for kind := range kinds {
+			if r.f.fits[kind][rule+1] {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// telling are reasons why nothing leaves a member, the most telling last: what time or other
+// moves may change, or room that is lacking.
+var telling = []Why{NoGain, NoMember, NoneMatches, NoOther, Joined, Recovered, LoadUnknown, MembersFull, NoRoom, TooManyMoves}
+
+// blame notes why a region does not leave a member.
+func (r *rounds) blame(why Why) {
+	if slices.Index(telling, why) > slices.Index(telling, r.cause) {
+		r.cause = why
+	}
 }

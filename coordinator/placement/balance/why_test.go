@@ -10,6 +10,17 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 )
 
+// weigh has the first n regions be m1's and the others m2's, by load.
+func weigh(in *balance.Input, n int) {
+	in.Policy.By = balance.Load
+	for i := range in.Regions {
+		in.Regions[i].Owners[0] = state.Owner{Member: in.Members[0].ID, Incarnation: 1}
+		if i >= n {
+			in.Regions[i].Owners[0] = state.Owner{Member: in.Members[1].ID, Incarnation: 2}
+		}
+	}
+}
+
 // What is refused has its true reason, says of how many regions, and names the member, the
 // label, or both.
 func TestP55C24RefusalsHaveTheirReason(t *testing.T) {
@@ -124,7 +135,45 @@ func TestP55C24RefusalsHaveTheirReason(t *testing.T) {
 				in.Policy.By, in.Policy.Relative = balance.Load, 0
 				in.Members[0].Most, in.Members[1].Most = 5*load.One, 5*load.One
 			},
-			balance.Refusal{Member: "m1", Why: balance.NoGain},
+			balance.Refusal{Member: "m1", Why: balance.NoRoom},
+			0,
+		},
+		{
+			"one has room for next to nothing of what another has too much",
+			func(in *balance.Input) {
+				weigh(in, 16)
+				in.Members[1].Most = 4*load.One + load.One/2
+			},
+			balance.Refusal{Member: "m1", Why: balance.NoRoom},
+			0,
+		},
+		{
+			"more than others, and next to nothing of what it can take",
+			func(in *balance.Input) {
+				weigh(in, 16)
+				in.Members[0].Most = 1000 * load.One
+			},
+			balance.Refusal{Member: "m1", Why: balance.LittleLoad},
+			0,
+		},
+		{
+			"what others may have that have too many moves on their way is not what it has",
+			func(in *balance.Input) {
+				weigh(in, 16)
+				in.Policy.Rules = []balance.Rule{{Labels: map[string]string{"tier": "a"}}}
+				in.Members[0].Labels, in.Members[1].Labels = map[string]string{"tier": "a"}, map[string]string{"tier": "a"}
+				in.Members[1].Most = 4*load.One + load.One/2
+				in.Members = append(in.Members, balance.Member{ID: "m3", Incarnation: 3, Takes: true, Gets: 16})
+			},
+			balance.Refusal{Member: "m1", Why: balance.NoRoom},
+			0,
+		},
+		{
+			"as many as the absolute limit says, everywhere",
+			func(in *balance.Input) {
+				in.Policy.Relative, in.Policy.Absolute = 0, 5
+			},
+			balance.Refusal{Member: "m1", Why: balance.MembersFull},
 			0,
 		},
 	} {

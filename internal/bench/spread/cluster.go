@@ -160,7 +160,7 @@ func (balanced) first(c *cluster) {
 	f := balance.NewField(c.keyspace, evenLoads, c.members)
 	f.Open(nil)
 	for i := range c.regions {
-		at := f.Coldest(c.regions[i].Start, nil, nil)
+		at := f.Coldest(c.regions[i].Start, nil, 0, nil)
 		f.Book(at, load.Same(load.One), 1)
 		c.give(i, f.Seat(at).ID)
 	}
@@ -192,7 +192,7 @@ func (balanced) house(c *cluster) {
 	for i := range c.members {
 		id := c.members[i].ID
 		there[id] = true
-		f.Has(id, load.Same(c.byID[id]), 0)
+		f.Has(id, load.Same(c.byID[id]), 0, 0)
 	}
 	f.Open(nil)
 	var homeless []int
@@ -203,7 +203,7 @@ func (balanced) house(c *cluster) {
 	}
 	slices.SortFunc(homeless, func(a, b int) int { return cmp.Or(cmp.Compare(c.loads[b], c.loads[a]), cmp.Compare(a, b)) })
 	for _, i := range homeless {
-		at := f.Coldest(c.regions[i].Start, nil, nil)
+		at := f.Coldest(c.regions[i].Start, nil, 0, nil)
 		f.Book(at, load.Same(c.loads[i]), 1)
 		c.give(i, f.Seat(at).ID)
 	}

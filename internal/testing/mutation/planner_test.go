@@ -197,18 +197,43 @@ var planner = []mutation{
 		[]string{plans},
 	},
 	{
-		32, "a round of evening out has no budget", "coordinator/placement/balance/shed.go",
-		"return b.round.regions == 0 || !round.above(r.k.Round*1000) && (", "return b.round.regions == 0 || (",
+		32, "a round of evening out has no budget", "coordinator/placement/balance/pay.go",
+		"return first || !round.above(r.allowance()) && (", "return first || (",
 		[]string{evens},
 	},
 	{
-		32, "a round has any number of moves", "coordinator/placement/balance/shed.go",
-		"(r.k.MostMoves == 0 || b.moves+n <= r.k.MostMoves)", "(r.k.MostMoves == 0 || b.moves+n <= 1000*r.k.MostMoves)",
+		32, "a round has any number of moves", "coordinator/placement/balance/pay.go",
+		"r.k.MostMoves == 0 || l.moves+n <= r.k.MostMoves)", "r.k.MostMoves == 0 || l.moves+n <= 1000*r.k.MostMoves)",
 		[]string{evens},
 	},
 	{
-		32, "an hour of evening out has no budget", "coordinator/placement/balance/shed.go",
-		"hour.above(r.k.Hour * 1000) {", "hour.above(r.k.Hour*1000) && false {",
+		32, "joiners get all that they lack at once", "coordinator/placement/balance/pay.go",
+		"return max(r.k.Round*1000, r.joiner)", "return 1 << 62",
+		[]string{evens},
+	},
+	{
+		32, "whoever has least gets more than it can take", "coordinator/placement/balance/field.go",
+		"	if f.roomy == nil {", "	if true {",
+		[]string{evens},
+	},
+	{
+		32, "one mad load counts in what all have", "coordinator/placement/balance/weigh.go",
+		"	if w > s.heavy {", "	if false {",
+		[]string{evens},
+	},
+	{
+		32, "regions of two members are joined", "coordinator/placement/balance/shape.go",
+		"own != r.owners(b)[0] || ", "",
+		[]string{evens},
+	},
+	{
+		32, "a member has next to no regions left when all are joined", "coordinator/placement/balance/shape.go",
+		"r.f.seats[own].Count <= leastRegions || ", "",
+		[]string{evens},
+	},
+	{
+		32, "an hour of evening out has no budget", "coordinator/placement/balance/pay.go",
+		"reaches(most) && !(", "reaches(most) && false && !(",
 		[]string{evens},
 	},
 	{
@@ -218,11 +243,11 @@ var planner = []mutation{
 	},
 	{
 		32, "rounds of evening out follow each other", "coordinator/placement/balance/shed.go",
-		"rests, waits := r.out.Budget.began != 0 && r.Now < next, int32(-1)", "rests, waits := r.out.Budget.began == 1 && r.Now < next, int32(-1)",
+		"rests, waits, idle := !r.out.Budget.over(Shed, &r.k, r.Now), nobody, nobody", "rests, waits, idle := false, nobody, nobody",
 		[]string{evens},
 	},
 	{
-		32, "a region is moved to even out, and again", "coordinator/placement/balance/shed.go",
+		32, "a region is moved to even out, and again", "coordinator/placement/balance/pay.go",
 		"	r.out.Budget.rest(r.regions[region].ID, r.Now.Add(r.k.Spacing))\n", "",
 		[]string{evens},
 	},
@@ -283,7 +308,7 @@ var planner = []mutation{
 	},
 	{
 		32, "loads that are not known are evened out", "coordinator/placement/balance/make.go",
-		"	case r.estimated:", "	case r.estimated && false:",
+		"	case r.scale.Estimated:", "	case r.scale.Estimated && false:",
 		[]string{evens},
 	},
 	{
