@@ -17,7 +17,8 @@ type Stats struct {
 
 // Load is a member's load as a whole, or a region's share of it.
 type Load struct {
-	// Load is in units of the application's own, and Capacity the most of it; 0: not known.
+	// Load is in units of the application's own, and Capacity the most of it, the load limit: not
+	// the member's weight, which is Config.Capacity. 0: not known.
 	Load, Capacity float64
 }
 

@@ -71,7 +71,7 @@ const maxShare = 1 << 24
 // Take gives the region of a key to a member. It says why nobody gets it otherwise.
 func (c *Claims) Take(key string) (state.Owner, Why) {
 	r := &state.Region{Region: rooted.Region{ID: state.RegionID(propose.Hash(c.k.id, 0, state.MemberID(key))), Keyspace: c.k.id, Start: key}}
-	c.t.pending = c.t.pending.Plus(c.p.weight(c.k, r))
+	c.t.pending = c.t.pending.Plus(c.p.weight(c.k, r, 1).High)
 	to, why := c.p.target(c.k, r, -1, false, 0)
 	c.p.plan.Refusals = c.p.plan.Refusals[:0] // nobody reads why a strategy was passed over
 	if to == nil {

@@ -297,16 +297,33 @@ func movesOf(w *placement.Work) (counts [][2]int) {
 
 // BenchmarkFailure is one of 1,000 members that dies, with its part of 100,000 regions:
 // from the change in the view to the plan.
-func BenchmarkFailure(b *testing.B) {
+func BenchmarkFailure(b *testing.B) { benchmarkFailure(b, epochFence(), nil) }
+
+// BenchmarkFailureByLoad is that where keyspaces are evened out by load: what members have is
+// weighed as a round weighs it.
+func BenchmarkFailureByLoad(b *testing.B) {
+	s := epochFence()
+	s.Policy = &rootv1.Policy{Rebalance: &rootv1.Rebalance{By: rootv1.BalanceBy_BALANCE_BY_LOAD, MeanPermille: 1200}}
+	benchmarkFailure(b, s, load.NewBook(1<<20))
+}
+
+func benchmarkFailure(b *testing.B, s *rootv1.KeyspaceSettings, book *load.Book) {
 	const members = 1000
 	c := newCluster(b)
 	for i := range members {
 		c.join(fmt.Sprintf("m%03d", i))
 	}
 	for i := range 10 {
-		c.keyspace(fmt.Sprintf("ks%d", i), slots(10_000), epochFence())
+		ks := c.keyspace(fmt.Sprintf("ks%d", i), slots(10_000), s)
+		c.settle()
+		for _, r := range regionsOf(c.st, ks) {
+			if book != nil {
+				book.Follow(r.ID, r.Epoch, r.Owners, c.now)
+				book.Report(r.ID, r.Owners[0].Incarnation, r.Epoch, float64(1+r.ID%7), c.now)
+			}
+		}
 	}
-	c.settle()
+	sums := &placement.Sums{}
 	if n := c.st.MemberRegionCount("m500"); n != 100 {
 		b.Fatalf("it owns %d regions", n)
 	}
@@ -318,7 +335,9 @@ func BenchmarkFailure(b *testing.B) {
 		c.plan()
 		b.StartTimer()
 		c.set("m500", failed)
-		if plan := c.plan(); len(plan.Operations) != 100 {
+		in := c.work.Take(c, c.now)
+		in.Attempts, in.Loads, in.Sums = c.attempts, book, sums
+		if plan := placement.Make(in); len(plan.Operations) != 100 {
 			b.Fatalf("%d operations", len(plan.Operations))
 		}
 	}

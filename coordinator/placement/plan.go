@@ -32,7 +32,7 @@ func Make(in Input) Plan {
 
 func newPlanner(in Input) *planner {
 	return &planner{
-		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
+		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{}, scales: map[state.KeyspaceID]*scaled{},
 		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]int{}, trials: map[state.MemberID]bool{},
 		tried: map[uint64]state.KeyspaceID{},
 	}
@@ -48,6 +48,8 @@ type planner struct {
 	able, damped []*candidate
 	looked       bool
 	targets      map[state.KeyspaceID]*targets
+	// scales are those of keyspaces by load, once asked for.
+	scales map[state.KeyspaceID]*scaled
 	// active are the members as everyone has them, and acting the incarnations that may act;
 	// nil: not looked up.
 	active []known

@@ -303,6 +303,7 @@ func TestC06PoisonIsFoundAmongRandomKills(t *testing.T) {
 			d.now = d.now.Add(time.Duration(1+r.IntN(20)) * time.Second)
 			killed := d.owner(d.region)
 			d.set(killed, failed)
+			d.report() // as members do all the time
 			d.step()
 			if deaths == 2 {
 				other := names(9)[r.IntN(9)]
@@ -315,6 +316,7 @@ func TestC06PoisonIsFoundAmongRandomKills(t *testing.T) {
 			}
 			d.now = d.now.Add(time.Second)
 			d.join(killed)
+			d.report()
 			d.step()
 		}
 		if n := len(d.poison.InQuarantine()); n != 1 {

@@ -175,6 +175,7 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 			continue
 		}
 		x.Gives, x.Gets = p.under(x.ID), p.taking(x.ID)
+		x.Takes = x.Takes && !p.trials[x.ID]
 		if !x.Takes {
 			missing++
 		}
@@ -266,22 +267,14 @@ func (p *planner) regions(k *settings) []balance.Region {
 	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
 		x := balance.Region{ID: r.ID, Epoch: r.Epoch, Start: r.Start, End: r.End, Owners: r.Owners}
 		x.Busy = p.Busy.Has(r.ID) || p.Attempts.RestsUntil(r) > p.Now
-		begun, done := p.begun[r.ID]
+		_, done := p.begun[r.ID]
 		x.Busy = x.Busy || done || p.State.PendingTransition(r.ID) != nil
-		if m, under := p.Moves.byRegion[r.ID]; under {
-			x.From, x.To = m.from, m.to
-		}
-		if sent := p.Busy.of(r.ID); sent != nil {
-			p.asPlanned(&x, sent)
-		}
-		if begun > 0 {
-			p.asPlanned(&x, &p.plan.Operations[begun-1])
-		}
+		x.Owners, x.From, x.To = p.planned(r)
 		for _, o := range x.Owners {
 			x.Busy = x.Busy || o.Incarnation == 0 || p.acting[o.Member] != o.Incarnation
 		}
 		if p.byLoad(k) {
-			p.loadOf(r, &x)
+			x.Load, x.Known = p.loadOf(r)
 		}
 		if p.Insight != nil {
 			in := p.Insight.Region(r.ID)
@@ -296,24 +289,120 @@ func (p *planner) regions(k *settings) []balance.Region {
 	return regions
 }
 
-// asPlanned has a region count for those that it is given to.
-func (p *planner) asPlanned(x *balance.Region, o *Operation) {
+// planned are the owners of a region, and who of them gives it and who gets it, by what is under
+// way, on its way to the root, or begins with this plan.
+func (p *planner) planned(r *state.Region) (owners []state.Owner, from, to state.MemberID) {
+	owners = r.Owners
+	if m, under := p.Moves.byRegion[r.ID]; under {
+		from, to = m.from, m.to
+	}
+	o := p.Busy.of(r.ID)
+	if n := p.begun[r.ID]; n > 0 {
+		o = &p.plan.Operations[n-1]
+	}
+	if o == nil {
+		return owners, from, to
+	}
 	switch o.Kind {
 	case Assign:
-		x.Owners, x.From, x.To = o.Owners, "", ""
+		return o.Owners, "", ""
 	case PlanMove, AddOwner, RemoveOwner:
-		x.From, x.To = o.From.Member, o.To.Member
+		return owners, o.From.Member, o.To.Member
 	}
+	return owners, from, to
 }
 
 // loadOf is the load of a region: of one on a member above what it can take, the fast
 // average alone.
-func (p *planner) loadOf(r *state.Region, x *balance.Region) {
-	if x.Load, x.Known = p.Loads.Region(r.ID, p.Now); !x.Known || len(r.Owners) != 1 {
-		return
+func (p *planner) loadOf(r *state.Region) (w load.Pair, known bool) {
+	w, known = p.Loads.Region(r.ID, p.Now)
+	if !known || len(r.Owners) != 1 {
+		return w, known
 	}
 	if m := p.Loads.Member(r.Owners[0].Incarnation, p.Now); m.Capacity > 0 && m.Now > m.Capacity {
-		x.Load = load.Same(p.Loads.Fast(r.ID, p.Now))
+		w = load.Same(p.Loads.Fast(r.ID, p.Now))
+	}
+	return w, known
+}
+
+// scaled is what the regions of a keyspace weigh in a plan, and what members have of it by that, or
+// are about to have, and how much of it does not count in what all have.
+type scaled struct {
+	balance.Scale
+	members map[state.MemberID]balance.Member
+	has     map[state.MemberID]load.Pair
+	beyond  map[state.MemberID]load.Amount
+}
+
+// scale weighs a keyspace by load, as rounds do, when the first of its regions needs a member:
+// repairs and drains give by it, and the next round finds nothing to even out behind them.
+func (p *planner) scale(k *settings) *scaled {
+	s := p.scales[k.id]
+	if s != nil {
+		return s
+	}
+	s = &scaled{members: map[state.MemberID]balance.Member{}, has: map[state.MemberID]load.Pair{}, beyond: map[state.MemberID]load.Amount{}}
+	p.scales[k.id] = s
+	members, _ := p.members(k)
+	n := p.State.KeyspaceRegionCount(k.id)
+	known, regions := make([]load.Pair, 0, n), make([]told, 0, n)
+	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
+		x := told{region: r}
+		if x.load, x.known = p.loadOf(r); x.known {
+			known = append(known, x.load)
+		}
+		regions = append(regions, x)
+		return true
+	})
+	starts := func(yield func(string) bool) {
+		for i := 0; i < len(regions) && yield(regions[i].region.Start); i++ {
+		}
+	}
+	s.Scale = balance.ScaleOf(k.policy, balance.Eligible(k.policy, members, starts), known, len(regions)-len(known))
+	for i := range members {
+		s.members[members[i].ID] = members[i]
+		if !s.ByCount {
+			s.beyond[members[i].ID] = s.Beyond(members[i].Other)
+		}
+	}
+	for i := range regions {
+		s.hold(p, &regions[i])
+	}
+	return s
+}
+
+// told is a region with the load that its owners tell.
+type told struct {
+	region *state.Region
+	load   load.Pair
+	known  bool
+}
+
+// hold counts a region for those that have it, or are about to.
+func (s *scaled) hold(p *planner, x *told) {
+	owners, from, to := p.planned(x.region)
+	n := len(owners)
+	if to != "" {
+		n++
+	}
+	if from != "" {
+		n--
+	}
+	w := s.Weight(x.load, x.known, n)
+	beyond := s.Beyond(s.Weight(x.load, x.known, 1)).Share(1, uint64(max(n, 1)))
+	give := func(id state.MemberID) {
+		s.has[id] = s.has[id].Plus(w)
+		if beyond > 0 {
+			s.beyond[id] = s.beyond[id].Plus(beyond)
+		}
+	}
+	for _, o := range owners {
+		if o.Member != from {
+			give(o.Member)
+		}
+	}
+	if to != "" {
+		give(to)
 	}
 }
 

@@ -3,7 +3,6 @@ package placement
 import (
 	"maps"
 
-	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/meta/root/state"
 )
 
@@ -14,7 +13,7 @@ type Sent struct {
 	// given and taken are changes of owners that begin, from members and to them.
 	given, taken map[state.MemberID]int
 	total        map[state.MemberID]int
-	coming       map[share]coming
+	coming       map[share]int
 	// firsts are grants of regions that have no owner.
 	firsts map[state.KeyspaceID]int
 }
@@ -27,22 +26,10 @@ type sending struct {
 	ahead bool
 }
 
-// coming is what a member is about to get; mills is its load in thousandths of a unit.
-type coming struct {
-	regions int
-	mills   int64
-}
-
-// load is as much as can be added to others.
-func (c coming) load() load.Amount { return load.Amount(min(c.mills, 1<<50)) * (load.One / 1000) }
-
-// mostMills bounds the load of a region, so that those of all regions can be added.
-const mostMills = 1 << 40
-
 func newSent() *Sent {
 	return &Sent{
 		byRegion: map[state.RegionID]sending{}, given: map[state.MemberID]int{}, taken: map[state.MemberID]int{},
-		total: map[state.MemberID]int{}, coming: map[share]coming{}, firsts: map[state.KeyspaceID]int{},
+		total: map[state.MemberID]int{}, coming: map[share]int{}, firsts: map[state.KeyspaceID]int{},
 	}
 }
 
@@ -79,10 +66,7 @@ func (s *Sent) count(x *sending, by int) {
 	for _, id := range x.to {
 		add(s.total, id, by)
 		at := share{id, x.o.Keyspace}
-		c := s.coming[at]
-		c.regions += by
-		c.mills += int64(by) * int64(min(x.o.Load, mostMills)/uint64(len(x.to)))
-		if s.coming[at] = c; c.regions == 0 {
+		if s.coming[at] += by; s.coming[at] == 0 {
 			delete(s.coming, at)
 		}
 	}
@@ -161,9 +145,9 @@ func (s *Sent) all(id state.MemberID) int {
 	return s.total[id]
 }
 
-func (s *Sent) in(id state.MemberID, ks state.KeyspaceID) coming {
+func (s *Sent) in(id state.MemberID, ks state.KeyspaceID) int {
 	if s == nil {
-		return coming{}
+		return 0
 	}
 	return s.coming[share{id, ks}]
 }

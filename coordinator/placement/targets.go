@@ -115,7 +115,7 @@ func (p *planner) candidatesOf(k *settings) (all []*candidate, fit bool) {
 // probation has had its one region when something is on its way to it.
 func (p *planner) unfit(k *settings, id state.MemberID, incarnation uint64) bool {
 	o := state.Owner{Member: id, Incarnation: incarnation}
-	return p.Observed.Unfit(o, k.id) || p.Observed.Probation(o, k.id) && p.Moves.takesIn(id, k.id)+p.Busy.in(id, k.id).regions > 0
+	return p.Observed.Unfit(o, k.id) || p.Observed.Probation(o, k.id) && p.Moves.takesIn(id, k.id)+p.Busy.in(id, k.id) > 0
 }
 
 func (p *planner) targetsOf(k *settings) *targets {
@@ -128,26 +128,29 @@ func (p *planner) targetsOf(k *settings) *targets {
 	var members []balance.Member
 	candidates, fit := p.candidatesOf(k)
 	t.fit = fit
+	var weighed *scaled
+	if p.byLoad(k) {
+		weighed = p.scale(k)
+	}
 	for _, c := range candidates {
 		t.candidates = append(t.candidates, c)
 		m := balance.Member{ID: c.id, Capacity: c.record.GetCapacity(), Labels: c.record.GetLabels(), Takes: true, Stale: p.stale(k, c.record), Regions: c.total}
-		if p.byLoad(k) {
-			m.Most = p.Loads.Member(c.record.GetIncarnation(), p.Now).Capacity
+		if weighed != nil && !weighed.ByCount {
+			m.Most, m.Other = weighed.members[c.id].Most, weighed.members[c.id].Other
 		}
 		members = append(members, m)
 	}
 	slices.SortFunc(t.candidates, func(a, b *candidate) int { return cmp.Compare(a.id, b.id) })
 	t.field = balance.NewField(k.id, k.policy, members)
 	for _, c := range t.candidates {
-		sent := p.Busy.in(c.id, k.id)
-		count := p.State.MemberKeyspaceRegionCount(c.id, k.id) + p.Moves.takesIn(c.id, k.id) + sent.regions + p.claims.booked(c.id)
-		has := load.Same(load.One * load.Amount(count))
-		if p.byLoad(k) {
-			has = load.Same(p.Loads.Member(c.record.GetIncarnation(), p.Now).Now.Plus(sent.load()))
+		count := p.State.MemberKeyspaceRegionCount(c.id, k.id) + p.Moves.takesIn(c.id, k.id) + p.Busy.in(c.id, k.id) + p.claims.booked(c.id)
+		has, beyond := load.Same(load.One*load.Amount(count)), load.Amount(0)
+		if weighed != nil {
+			has, beyond = weighed.has[c.id], weighed.beyond[c.id]
 		} else if said, known := p.claims.said(c.id); known {
 			has = load.Same(said)
 		}
-		t.field.Has(c.id, has, 0, count)
+		t.field.Has(c.id, has, beyond, count)
 	}
 	t.field.Open(nil)
 	p.strategy(k, t)
@@ -244,7 +247,7 @@ func (p *planner) expect(k *settings, regions []homeless) {
 	}
 	for _, h := range regions {
 		if len(h.keep) == 0 && (t.brought != nil || h.reason == rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH) {
-			t.pending = t.pending.Plus(p.weight(k, h.region))
+			t.pending = t.pending.Plus(p.weight(k, h.region, 1).High)
 		}
 	}
 }
@@ -268,7 +271,7 @@ func (p *planner) awaits(k *settings, h homeless) bool {
 		a = &Asked{Candidates: t.seen}
 		p.plan.Asked[k.id] = a
 	}
-	a.Regions = append(a.Regions, Awaiting{h.region, p.weight(k, h.region), h.reason})
+	a.Regions = append(a.Regions, Awaiting{h.region, p.weight(k, h.region, 1).High, h.reason})
 	return true
 }
 
@@ -282,7 +285,12 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 	if !move { // the root moves nothing to another incarnation of an owner, but grants it
 		owners = slices.DeleteFunc(slices.Clone(owners), func(o state.Owner) bool { return !p.alive(o) })
 	}
-	w, i := p.weight(k, r), back
+	shares := len(owners)
+	if !move {
+		shares++ // it becomes one of them
+	}
+	weight, i := p.weight(k, r, shares), back
+	w := weight.High
 	switch {
 	case alone: // with who has nothing else, whoever had it or is proposed
 		i = -1
@@ -314,7 +322,7 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 		}
 		return nil, why
 	}
-	t.field.Book(i, load.Same(w), 1)
+	t.field.Book(i, weight, 1)
 	if alone {
 		p.trials[t.candidates[i].id] = true
 	}
@@ -329,13 +337,13 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 	return t.candidates[i], 0
 }
 
-// weight is what a region counts for.
-func (p *planner) weight(k *settings, r *state.Region) load.Amount {
+// weight is what a region counts for on each of so many owners.
+func (p *planner) weight(k *settings, r *state.Region, owners int) load.Pair {
 	if !p.byLoad(k) {
-		return load.One
+		return load.Same(load.One)
 	}
-	w, _ := p.Loads.Region(r.ID, p.Now)
-	return w.High
+	w, known := p.loadOf(r)
+	return p.scale(k).Weight(w, known, owners)
 }
 
 // joiner is the newest member that is let be because it joined, and has less than its
