@@ -14,7 +14,6 @@ import (
 // Request is what a caller wants to act for.
 type Request struct {
 	// Region, or 0: the one of Keyspace that Key is in. With both, Key has to be in Region.
-	// Only what names its Region waits for it to arrive, and is told where it went.
 	Region   rooted.RegionID
 	Keyspace string
 	Key      []byte
@@ -180,7 +179,7 @@ func (m *Member) hold(ctx context.Context, t *held.Table, q held.Request, no *he
 	over := time.NewTimer(no.Hold)
 	defer over.Stop()
 	for at := no.Region; ; {
-		turn, done := t.Changed(at)
+		turn, done := t.Changed(at, &q)
 		g, no := t.Admit(q, m.cfg.clock)
 		switch {
 		case no == nil || no.Verdict != held.Wait:

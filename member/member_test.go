@@ -66,11 +66,15 @@ func TestA42Rule8Rule9MoveUnderLoad(t *testing.T) {
 		var mu sync.Mutex
 		served := map[string]int{}
 		inside := 0
-		for range 20 {
+		for i := range 20 {
 			callers.Go(func() {
 				to, conf := "m1", uint64(3)
 				for ctx.Err() == nil {
-					err := at[to].Do(context.Background(), member.Request{Region: 17, Epoch: epoch(conf)}, func(context.Context, member.Region) error {
+					req := member.Request{Region: 17, Epoch: epoch(conf)}
+					if i%2 == 0 {
+						req = member.Request{Keyspace: "games", Key: []byte("k17"), Epoch: epoch(conf)}
+					}
+					err := at[to].Do(context.Background(), req, func(context.Context, member.Region) error {
 						mu.Lock()
 						served[to]++
 						inside++

@@ -28,6 +28,9 @@ func (c *Core) CloneWith(admitted []*Grant) (*Core, []*Grant) {
 	n.table.hold.Store(c.table.hold.Load())
 	c.table.mu.Lock()
 	n.table.past, n.table.order = maps.Clone(c.table.past), slices.Clone(c.table.order)
+	for id, gone := range c.table.gone {
+		n.table.gone[id] = gone.Copy()
+	}
 	c.table.mu.Unlock()
 	n.queue, n.cancels, n.timers, n.calls = c.queue.clone(), slices.Clone(c.cancels), slices.Clone(c.timers), maps.Clone(c.calls)
 	n.looks = slices.Clone(c.looks)

@@ -143,7 +143,11 @@ func (w *walk) lose(t *rapid.T) {
 
 // work is let in at an epoch, or not.
 func (w *walk) work(t *rapid.T, id rooted.RegionID, at rooted.Epoch) {
-	g, _ := w.core.Table().Admit(held.Request{Region: id, Epoch: at}, w.clock)
+	q := held.Request{Region: id, Epoch: at}
+	if rapid.Bool().Draw(t, "by key") {
+		q = held.Request{Keyspace: []string{"a", "b"}[id%2], Key: []byte{byte(id)}, Epoch: at}
+	}
+	g, _ := w.core.Table().Admit(q, w.clock)
 	if g == nil {
 		return
 	}

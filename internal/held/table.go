@@ -84,12 +84,23 @@ type Table struct {
 
 	mu sync.Mutex
 	// Guarded by mu: what was given away, the oldest first in order; and who waits for
-	// a change of a region. waiting is how many do.
-	past    map[rooted.RegionID]*Refusal
-	order   []rooted.RegionID
+	// a change of a region, or for the region of a key. waiting is how many do.
+	past    map[rooted.RegionID]*departed
+	gone    map[rooted.KeyspaceID]*btree.Map[string, *departed] // by where they began
+	order   []*departed
 	changed map[rooted.RegionID]*waiters
+	keys    map[spot]*waiters
 	waiting atomic.Int64
 }
+
+// departed is a region that was given away, and what is said of it.
+type departed struct {
+	region *rooted.Region
+	no     *Refusal
+}
+
+// spot is a key of a keyspace.
+type spot struct{ keyspace, key string }
 
 type waiters struct {
 	turn  chan struct{}
@@ -236,7 +247,10 @@ func (g *Grant) Leaving() <-chan struct{} {
 }
 
 func newTable() *Table {
-	t := &Table{past: map[rooted.RegionID]*Refusal{}, changed: map[rooted.RegionID]*waiters{}}
+	t := &Table{
+		past: map[rooted.RegionID]*departed{}, gone: map[rooted.KeyspaceID]*btree.Map[string, *departed]{},
+		changed: map[rooted.RegionID]*waiters{}, keys: map[spot]*waiters{},
+	}
 	for i := range t.shards {
 		t.shards[i].at = map[rooted.RegionID]*Grant{}
 	}
@@ -412,28 +426,53 @@ func (t *Table) elsewhere(g *Grant, q *Request) *Refusal {
 	return t.unknown(q)
 }
 
-// unknown is what is known of a region that is not here. Who knows an epoch that was
-// never here may have heard of it earlier than this member.
+// unknown is what is known of a region that is not here, or of a key that no region here holds. Who knows an epoch
+// that was never here may have heard of it earlier than this member.
 func (t *Table) unknown(q *Request) *Refusal {
 	if t.retired.Load() {
 		return &Refusal{Verdict: NotOwned, Region: q.Region}
 	}
-	t.mu.Lock()
-	past := t.past[q.Region]
-	t.mu.Unlock()
-	if past != nil && !q.Epoch.NewerThan(past.Epoch) {
-		return past
+	k := (*t.names.Load())[q.Keyspace]
+	if past := t.departed(q, k); past != nil && !q.Epoch.NewerThan(past.no.Epoch) {
+		return past.no
 	}
-	if q.Region == 0 || q.Epoch == (rooted.Epoch{}) || t.find(q.Region) != nil {
+	nowhere := q.Region == 0 && (len(q.Key) == 0 || q.Keyspace == "")
+	if nowhere || q.Epoch == (rooted.Epoch{}) || q.Region != 0 && t.find(q.Region) != nil {
 		return &Refusal{Verdict: NotOwned, Region: q.Region}
 	}
 	hold := time.Duration(t.hold.Load())
-	if k := (*t.names.Load())[q.Keyspace]; k != nil {
+	if k != nil {
 		hold = k.now.Load().Hold
 	} else if hold == 0 {
 		hold = unknownHold
 	}
 	return &Refusal{Verdict: Wait, Region: q.Region, Hold: hold}
+}
+
+// departed is what was given away of the region of a request, or that held its key here last; nil: nothing is known.
+func (t *Table) departed(q *Request, k *keyspace) (last *departed) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q.Region != 0 {
+		return t.past[q.Region]
+	}
+	if k == nil {
+		return nil
+	}
+	terms := k.now.Load()
+	gone := t.gone[terms.ID]
+	if gone == nil {
+		return nil
+	}
+	var room [8]byte
+	at := routeKey(room[:0], terms.Layout, q.Key)
+	gone.Descend(at, func(_ string, d *departed) bool {
+		if d.region.Contains(at) {
+			last = d
+		}
+		return false
+	})
+	return last
 }
 
 // publish makes the table say what was made of a region. What is there is replaced
@@ -530,41 +569,62 @@ func (t *Table) put(g *Grant) {
 		delete(t.past, g.Region.ID)
 		t.mu.Unlock()
 	}
-	t.wake(g.Region.ID)
+	t.wake(g)
 }
 
-// Changed is closed when something about a region has changed since the call. Whoever
-// waits no more calls the function returned.
-func (t *Table) Changed(id rooted.RegionID) (<-chan struct{}, func()) {
+// Changed is closed when something about a region has changed since the call; without a region, about whichever comes to
+// hold the key of a request. Whoever waits no more calls the function returned.
+func (t *Table) Changed(id rooted.RegionID, q *Request) (<-chan struct{}, func()) {
+	if id == 0 {
+		return await(t, t.keys, spot{q.Keyspace, string(q.Key)})
+	}
+	return await(t, t.changed, id)
+}
+
+func await[K comparable](t *Table, all map[K]*waiters, at K) (<-chan struct{}, func()) {
 	t.waiting.Add(1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w := t.changed[id]
+	w := all[at]
 	if w == nil {
 		w = &waiters{turn: make(chan struct{})}
-		t.changed[id] = w
+		all[at] = w
 	}
 	w.count++
 	return w.turn, func() {
 		t.waiting.Add(-1)
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if w.count--; w.count == 0 && t.changed[id] == w {
-			delete(t.changed, id)
+		if w.count--; w.count == 0 && all[at] == w {
+			delete(all, at)
 		}
 	}
 }
 
-// wake lets those look again who wait for a region.
-func (t *Table) wake(id rooted.RegionID) {
+// wake lets those look again who wait for a region, or for a key that is in it.
+func (t *Table) wake(g *Grant) {
 	if t.waiting.Load() == 0 {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w := t.changed[id]; w != nil {
+	wake(t.changed, g.Region.ID)
+	terms := g.Keyspace()
+	if isPoints(terms.Layout) {
+		wake(t.keys, spot{terms.Name, g.Region.Start})
+		return
+	}
+	for at := range t.keys {
+		if at.keyspace == terms.Name && g.holds([]byte(at.key)) {
+			wake(t.keys, at)
+		}
+	}
+}
+
+func wake[K comparable](all map[K]*waiters, at K) {
+	if w := all[at]; w != nil {
 		close(w.turn)
-		delete(t.changed, id)
+		delete(all, at)
 	}
 }
 
@@ -572,9 +632,11 @@ func (t *Table) wake(id rooted.RegionID) {
 func (t *Table) wakeAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id, w := range t.changed {
-		close(w.turn)
-		delete(t.changed, id)
+	for id := range t.changed {
+		wake(t.changed, id)
+	}
+	for at := range t.keys {
+		wake(t.keys, at)
 	}
 }
 
@@ -585,10 +647,10 @@ func (t *Table) drop(id rooted.RegionID, went *Refusal) {
 	old := s.at[id]
 	delete(s.at, id)
 	s.mu.Unlock()
-	defer t.wake(id) // behind the index: who waits for a key looks there
 	if old == nil {
 		return
 	}
+	defer t.wake(old) // behind the index: who waits for a key looks there
 	old.space.index(old, nil)
 	if went == nil {
 		went = old.why
@@ -596,19 +658,32 @@ func (t *Table) drop(id rooted.RegionID, went *Refusal) {
 	if went == nil || went.Verdict == Wait {
 		return
 	}
-	t.remember(id, went)
+	t.remember(&departed{old.Region, went})
 }
 
 // remember keeps where a region went.
-func (t *Table) remember(id rooted.RegionID, went *Refusal) {
+func (t *Table) remember(d *departed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.order) == maxPast {
-		delete(t.past, t.order[0])
+		first := t.order[0]
 		t.order = t.order[1:]
+		if t.past[first.region.ID] == first {
+			delete(t.past, first.region.ID)
+		}
+		gone := t.gone[first.region.Keyspace]
+		if at, ok := gone.Get(first.region.Start); ok && at == first {
+			gone.Delete(first.region.Start)
+		}
 	}
-	t.past[id] = went
-	t.order = append(t.order, id)
+	t.past[d.region.ID] = d
+	t.order = append(t.order, d)
+	gone := t.gone[d.region.Keyspace]
+	if gone == nil {
+		gone = btree.NewMap[string, *departed](0)
+		t.gone[d.region.Keyspace] = gone
+	}
+	gone.Set(d.region.Start, d)
 }
 
 // index replaces a grant by another one, or by none.
