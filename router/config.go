@@ -46,6 +46,9 @@ type Config struct {
 	AvoidFor time.Duration
 	// OnUnreachable, if set, hears of it, on the caller's goroutine.
 	OnUnreachable func(m client.Member, err error)
+	// FailedWithin is how long a member that was said to have failed may be silent before requests
+	// there end whose key another one has. Default 1 s.
+	FailedWithin time.Duration
 	// Logger gets what Run goes on behind at Warn. nil: none.
 	Logger hclog.Logger
 }
@@ -107,6 +110,7 @@ func (c Config) Validate() error {
 		{"Hold", int64(c.Hold)},
 		{"MaxWaiting", int64(c.MaxWaiting)},
 		{"AvoidFor", int64(c.AvoidFor)},
+		{"FailedWithin", int64(c.FailedWithin)},
 	} {
 		if d.value < 0 {
 			return fmt.Errorf("router config: %s is negative: %d", d.name, d.value)
@@ -130,6 +134,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.AvoidFor == 0 {
 		c.AvoidFor = time.Second
+	}
+	if c.FailedWithin == 0 {
+		c.FailedWithin = time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()

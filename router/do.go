@@ -14,13 +14,14 @@ import (
 // the route repaired, when the function returns the refusal of a member that did not run
 // the request (RefusalOf), when nothing was sent, or, with Options.Idempotent, when the
 // answer was lost. It returns what the function returned last, or why there is no owner
-// to go to. See Tries for when and where it is run again.
+// to go to. See Tries for when and where it is run again. The context that the function gets ends
+// with the function, and before it as WhileOwner says; then the error is a *Gone, and the answer lost.
 func (r *Router) Do(ctx context.Context, key []byte, o Options, run func(context.Context, Target) error) error {
 	t, err := r.Resolve(ctx, key, o)
 	if err != nil {
 		return err
 	}
-	if err = r.run(ctx, t, run); err == nil {
+	if err = r.run(ctx, key, o, t, run); err == nil {
 		return nil
 	}
 	tries := r.Tries(key, o)
@@ -29,17 +30,23 @@ func (r *Router) Do(ctx context.Context, key []byte, o Options, run func(context
 		if t, again = tries.Next(ctx, t, err); !again {
 			return err
 		}
-		if err = r.run(ctx, t, run); err == nil {
+		if err = r.run(ctx, key, o, t, run); err == nil {
 			return nil
 		}
 	}
 }
 
-// run runs the function while the member counts it as under way.
-func (r *Router) run(ctx context.Context, t Target, run func(context.Context, Target) error) error {
+// run runs the function while the member counts it as under way, and owns the key.
+func (r *Router) run(ctx context.Context, key []byte, o Options, t Target, run func(context.Context, Target) error) error {
 	t.Begin()
 	defer t.End()
-	return run(ctx, t)
+	ctx, a := r.WhileOwner(ctx, key, o, t)
+	defer a.End(nil)
+	err := run(ctx, t)
+	if err == nil || a.End(nil) || RefusalOf(err) != nil || unsent(err, t.Address) {
+		return err
+	}
+	return context.Cause(ctx)
 }
 
 // Begin counts a request as under way at the member, for LeastLoaded and TwoChoices, until
@@ -99,7 +106,7 @@ func (r *Router) Tries(key []byte, o Options) *Tries {
 // stands, because the request may have been run, or because Options.Hold, counted from the
 // first failure, or the context is over.
 //
-// Another owner that is known is asked at once, and so is one that the member names. Else the
+// Another owner that is known is asked at once, and so is a registered member that the member names. Else the
 // next one is waited for, while the same one is asked again and again: it may have been busy,
 // or the route newer than what it had heard.
 func (c *Tries) Next(ctx context.Context, t Target, failed error) (Target, bool) {
@@ -130,21 +137,44 @@ func (c *Tries) Next(ctx context.Context, t Target, failed error) (Target, bool)
 	if !first && !sleep(ctx, firstPause) {
 		return Target{}, false
 	}
+	if no != nil && no.Kind == Moved && no.Epoch.NewerThan(t.Epoch) {
+		if next, ok := c.v.registered(ctx, no.Member); ok {
+			// Nothing is dropped: the root may not say so yet, and the watch tells when it does.
+			next.Epoch, next.Region, next.Token, next.AsOf = no.Epoch, t.Region, t.Token, t.AsOf
+			next.Claimed, next.Reassigned = t.Claimed, true
+			return next, true
+		}
+	}
 	ask := true
 	switch {
 	case no == nil:
 	case no.Kind == Busy, no.Kind == Unconfirmed:
 		ask = false
-	case no.Kind == Moved && no.Address != "" && no.Epoch.NewerThan(t.Epoch):
-		// Nothing is dropped: the root may not say so yet, and the watch tells when it does.
-		return Target{
-			Member: no.Member, Address: no.Address, Epoch: no.Epoch, Region: t.Region,
-			Token: t.Token, AsOf: t.AsOf, Claimed: t.Claimed, Reassigned: true,
-		}, true
 	case no.Epoch == (rooted.Epoch{}) || !t.Epoch.NewerThan(no.Epoch):
 		c.v.stale(t)
 	}
 	return c.find(ctx, t, ask, !first)
+}
+
+// registered is the target that a member named. Where it is the root says, and nobody else: a member could send
+// requests, with all that callers show, anywhere.
+func (v *view) registered(ctx context.Context, id rooted.MemberID) (Target, bool) {
+	if h, ok := v.cache.Member(id); ok {
+		if m := h.Now(); lives(m, 0) {
+			return Target{Member: id, Address: m.Address, Incarnation: m.Incarnation, peer: h}, true
+		}
+	}
+	if id == "" {
+		return Target{}, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, askEvery)
+	defer cancel()
+	said, err := v.r.cfg.Client.GetMember(ctx, id, client.Strong())
+	m := said.GetMember()
+	if err != nil || over(m.GetState()) || m.GetAddress() == "" {
+		return Target{}, false
+	}
+	return Target{Member: id, Address: m.GetAddress(), Incarnation: m.GetIncarnation()}, true
 }
 
 // hold is how long a caller goes on.

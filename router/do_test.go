@@ -84,6 +84,10 @@ func TestP06P08DoRepairs(t *testing.T) {
 		{name: "moved", says: []error{moved}, want: []string{"m1@2", "m3@7"}},
 		{name: "moved, which nobody else knows", says: []error{moved, moved}, want: []string{"m1@2", "m3@7", "m1@2"}},
 		{name: "moved, by gRPC", says: []error{router.RefusalOf(moved).GRPCStatus().Err()}, want: []string{"m1@2", "m3@7"}},
+		{name: "moved, to an address that is not its own", says: []error{&nokvmember.Moved{Region: 1, To: "m3", Address: "10.0.0.66:1", Epoch: epoch(7)}}, want: []string{"m1@2", "m3@7"}},
+		{name: "moved, without an address", says: []error{&router.Refusal{Kind: router.Moved, Member: "m3", Epoch: epoch(7)}}, want: []string{"m1@2", "m3@7"}},
+		{name: "moved to nobody that is registered", says: []error{&nokvmember.Moved{Region: 1, To: "m9", Address: "10.0.0.66:1", Epoch: epoch(7)}}, truth: region(1, "", "m", 8, 2), want: []string{"m1@2", "m2@8"}},
+		{name: "moved to nobody", says: []error{&router.Refusal{Kind: router.Moved, Address: "10.0.0.66:1", Epoch: epoch(7)}}, truth: region(1, "", "m", 8, 2), want: []string{"m1@2", "m2@8"}},
 		{name: "moved long ago", says: []error{&nokvmember.Moved{To: "m3", Address: address(3), Epoch: epoch(1)}}, want: []string{"m1@2", "m1@2"}},
 		{name: "stale", says: []error{&nokvmember.EpochStale{Region: 1, Current: epoch(5)}}, truth: region(1, "", "m", 5, 1), want: []string{"m1@2", "m1@5"}},
 		{name: "not owned", says: []error{&nokvmember.NotOwned{Region: 1}}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
@@ -139,8 +143,8 @@ func TestP06P08DoRepairs(t *testing.T) {
 				var went []string
 				for _, at := range v.at {
 					went = append(went, fmt.Sprintf("%s@%d", at.Member, at.Epoch.ConfVersion))
-					if at.Address == "" {
-						t.Errorf("no address: %+v", at)
+					if at.Address != "10.0.0."+string(at.Member)[1:]+":1" {
+						t.Errorf("the address is not the one that the root has: %+v", at)
 					}
 				}
 				if fmt.Sprint(went) != fmt.Sprint(row.want) || (err != nil) != row.fails {

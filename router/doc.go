@@ -26,10 +26,13 @@
 //  5. Do runs the function again only where it has not run, as a member or the network
 //     says, or where Options.Idempotent says that this does no harm: once at once, where
 //     there is another owner to go to, and then with pauses between.
-//  6. Every wait ends with its context or after Options.Hold, and at most
+//  6. A request at a member that failed, or that left and said nothing more, ends though the connection
+//     stays, when another one has the key (WhileOwner). Requests go where the root says that members are:
+//     a member that names another one names no address.
+//  7. Every wait ends with its context or after Options.Hold, and at most
 //     Config.MaxWaiting callers wait in a keyspace; the others are refused.
-//  7. What it holds is bounded in number and bytes; what is beyond that is asked for.
-//  8. Run owns what runs in the background, and ends it.
+//  8. What it holds is bounded in number and bytes; what is beyond that is asked for.
+//  9. Run owns what runs in the background, and ends it.
 //
 // Connections to members, and what is said there, are left to the caller.
 package router

@@ -1,4 +1,4 @@
-package proxy
+package router_test
 
 import (
 	"errors"
@@ -10,18 +10,17 @@ import (
 	"github.com/nokv/nokv/router"
 )
 
-// A connection ends when its member has lost the key by what is known of the key since, not by what was known before.
-func TestP84AConnectionEndsWithWhatItsMemberOwns(t *testing.T) {
-	at := func(conf uint64) rooted.Epoch { return rooted.Epoch{Version: 1, ConfVersion: conf} }
+// A member has lost a key by what is known of the key since, not by what was known before.
+func TestP84AMemberHasLostWhatItDoesNotOwn(t *testing.T) {
 	region := func(id rooted.RegionID, conf uint64, owners ...rooted.Owner) *rooted.Region {
-		return &rooted.Region{ID: id, Revision: conf, Epoch: at(conf), Owners: owners}
+		return &rooted.Region{ID: id, Revision: conf, Epoch: epoch(conf), Owners: owners}
 	}
 	token := func(index uint64) rooted.Token { return rooted.Token{Incarnation: 1, Term: 1, Index: index} }
 	m1, m2 := rooted.Owner{Member: "m1", Incarnation: 1}, rooted.Owner{Member: "m2", Incarnation: 1}
-	was := router.Target{Member: "m1", Incarnation: 1, Region: region(7, 5, m1), Epoch: at(5), Token: token(9)}
+	was := router.Target{Member: "m1", Incarnation: 1, Region: region(7, 5, m1), Epoch: epoch(5), Token: token(9)}
 	// m2 named m1, before the root did.
-	named := router.Target{Member: "m1", Region: region(7, 5, m2), Epoch: at(8), Token: token(9)}
-	unknown := router.Target{Member: "m1", Epoch: at(8), Token: token(9)}
+	named := router.Target{Member: "m1", Region: region(7, 5, m2), Epoch: epoch(8), Token: token(9)}
+	unknown := router.Target{Member: "m1", Epoch: epoch(8), Token: token(9)}
 	no := func(why rootv1.Reason, index uint64) error {
 		return &client.Error{Reason: why, Detail: &rootv1.ErrorDetail{Reason: why, CurrentToken: token(index).Proto()}}
 	}
@@ -53,7 +52,7 @@ func TestP84AConnectionEndsWithWhatItsMemberOwns(t *testing.T) {
 		{name: "named, and another region has the key", was: named, now: region(8, 6, m2), want: true},
 		{name: "named, of a region that was not known", was: unknown, now: region(7, 5, m2)},
 	} {
-		if got := ended(router.Target{Region: row.now}, row.err, row.was); got != row.want {
+		if got := row.was.Lost(router.Target{Region: row.now}, row.err); got != row.want {
 			t.Errorf("%s: %v, want %v", row.name, got, row.want)
 		}
 	}

@@ -90,7 +90,7 @@ func TestP59LeastLoaded(t *testing.T) {
 		release := make(chan struct{})
 		for range 9 {
 			go func() {
-				_ = b.Do(t.Context(), []byte("a"), router.Options{}, func(ctx contextT, t router.Target) error {
+				_ = b.Do(b.t.Context(), []byte("a"), router.Options{}, func(ctx contextT, t router.Target) error {
 					<-release
 					return nil
 				})

@@ -104,13 +104,14 @@ func (v *view) resolvePin(ctx context.Context, text string) (Target, error) {
 
 // DoPinned runs a function once at the process that a pin names. If nothing could be sent
 // there it waits for what becomes of that, as PinGone does. What the function returns
-// stands else: where the answer was lost, the request may have been run.
+// stands else: where the answer was lost, which it is too when the process fails meanwhile
+// (*Gone), the request may have been run.
 func (r *Router) DoPinned(ctx context.Context, text, keyspace string, run func(context.Context, Target) error) error {
 	t, err := r.Pinned(ctx, text, keyspace)
 	if err != nil {
 		return err
 	}
-	if err = r.run(ctx, t, run); err == nil || !unsent(err, t.Address) {
+	if err = r.run(ctx, nil, Options{Keyspace: keyspace}, t, run); err == nil || !unsent(err, t.Address) {
 		return err
 	}
 	return r.PinGone(ctx, t, keyspace, err)

@@ -28,7 +28,8 @@ import (
 type Refusal struct {
 	// Kind is one of the constants below.
 	Kind Kind
-	// Member and Address are whom to ask instead; empty: a coordinator knows.
+	// Member is whom to ask instead; empty: a coordinator knows. Address is where it is, for people:
+	// requests go to the address that the root has.
 	Member  rooted.MemberID
 	Address string
 	// Epoch is the one to ask at, of Moved; else the one that the member has the region
@@ -136,7 +137,7 @@ func ofDetail(d *rootv1.ErrorDetail, marked bool) *Refusal {
 	}
 	switch d.GetReason() {
 	case rootv1.Reason_REASON_EPOCH_STALE:
-		if r.Address != "" {
+		if r.Member != "" {
 			r.Kind = Moved
 		} else if d.GetEpoch() == nil && d.GetRegion() == nil {
 			r.Kind = NotOwned
@@ -167,9 +168,9 @@ func ofDetail(d *rootv1.ErrorDetail, marked bool) *Refusal {
 	return r
 }
 
-// GRPCStatus lets a gRPC server of a member return a Refusal: the code is that of
-// epoch_stale, unhealthy_member, overloaded, pin_lost or outcome_unknown, with an ErrorDetail and
-// the mark of who speaks of itself.
+// GRPCStatus lets a gRPC server of a member return a Refusal, with an ErrorDetail of reason
+// epoch_stale, unhealthy_member, overloaded, pin_lost or outcome_unknown and the mark of who speaks of itself. The code is
+// UNAVAILABLE, with which clients try again by themselves; FAILED_PRECONDITION of a pin, for which nobody else can do.
 func (e *Refusal) GRPCStatus() *status.Status {
 	d := &rootv1.ErrorDetail{Message: e.Said, MemberId: string(e.Member), MemberAddress: e.Address}
 	if e.Epoch != (rooted.Epoch{}) {
@@ -187,7 +188,11 @@ func (e *Refusal) GRPCStatus() *status.Status {
 	default:
 		d.Reason = rootv1.Reason_REASON_EPOCH_STALE
 	}
-	s := (&reason.Error{Detail: d}).GRPCStatus()
+	said := (&reason.Error{Detail: d}).GRPCStatus().Proto()
+	if e.Ran || e.Kind != PinLost {
+		said.Code = int32(codes.Unavailable)
+	}
+	s := status.FromProto(said)
 	if own, err := s.WithDetails(wrapperspb.String(mark + e.Word())); err == nil {
 		return own
 	}
@@ -198,7 +203,7 @@ func (e *Refusal) GRPCStatus() *status.Status {
 const (
 	HeaderRefused = "Nokv-Refused"        // a Kind, or outcome_unknown
 	HeaderMember  = "Nokv-Member"         // whom to ask instead
-	HeaderAddress = "Nokv-Member-Address" // where it is
+	HeaderAddress = "Nokv-Member-Address" // where it is, for people
 	HeaderEpoch   = "Nokv-Epoch"          // VERSION.CONF_VERSION
 )
 

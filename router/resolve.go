@@ -62,16 +62,6 @@ type Target struct {
 	peer *client.Peer
 }
 
-// Failed says whether the member, as this incarnation, was said to have failed, by what is known now: not if it
-// drained and left, which may finish what it has. It is not known of one that only a member has named.
-func (t Target) Failed() bool {
-	if t.peer == nil {
-		return false
-	}
-	now := t.peer.Now()
-	return over(now.State) && !now.Left || t.Incarnation != 0 && now.Incarnation > t.Incarnation
-}
-
 // Age is how old the route is at most; below 0: it is not known.
 func (t Target) Age() time.Duration {
 	if t.AsOf.IsZero() {
