@@ -19,6 +19,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/mtls/principal"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/router"
 )
 
@@ -38,7 +39,8 @@ type route struct {
 // them see one call, however often it is tried. A service config (grpc.WithDefaultServiceConfig)
 // has to name the policy, as ServiceConfig does; its timeouts bound all tries together,
 // wait_for_ready has a call wait for an owner as long as its deadline allows, and a
-// retryPolicy that lists UNAVAILABLE says that a method may be run twice.
+// retryPolicy that lists UNAVAILABLE says that a method may be run twice. That is all it says: gRPC
+// repeats nothing by itself here, so that other codes of a retryPolicy are not tried again.
 func NewClient(target string, cfg Config, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -66,6 +68,7 @@ func NewClient(target string, cfg Config, opts ...grpc.DialOption) (*grpc.Client
 	}
 	all := []grpc.DialOption{grpc.WithTransportCredentials(creds), grpc.WithDefaultServiceConfig(bare), grpc.WithIdleTimeout(0), grpc.WithNoProxy()}
 	all = append(all, opts...)
+	all = append(all, grpc.WithDisableRetry()) // what is tried again, and where, the router says, and counts
 	// Last, so that they are next to the wire.
 	all = append(all, grpc.WithResolvers(r), grpc.WithChainUnaryInterceptor(r.unary), grpc.WithChainStreamInterceptor(r.stream))
 	return grpc.NewClient(target, all...)
@@ -132,8 +135,6 @@ type plan struct {
 	text    []string // the key, as it is sent
 	binary  bool
 	options router.Options
-	// repeats: gRPC repeats by itself what may have been run.
-	repeats bool
 	md      metadata.MD // the caller's
 }
 
@@ -158,8 +159,7 @@ func (r *route) plan(ctx context.Context, method string, message any, cc *grpc.C
 	p.text, p.binary = []string{string(p.key)}, !printable(p.key)
 	p.options = router.Options{Keyspace: r.keyspace[0], ClaimOnMiss: r.cfg.ClaimOnMiss, ReassignOrphans: true, Hold: r.cfg.Hold}
 	m := cc.GetMethodConfig(method)
-	p.repeats = m.RetryPolicy != nil
-	p.options.Idempotent = r.cfg.Idempotent != nil && r.cfg.Idempotent(method) || p.repeats && m.RetryPolicy.RetryableStatusCodes[codes.Unavailable]
+	p.options.Idempotent = r.cfg.Idempotent != nil && r.cfg.Idempotent(method) || m.RetryPolicy != nil && m.RetryPolicy.RetryableStatusCodes[codes.Unavailable]
 	waits := m.WaitForReady != nil && *m.WaitForReady
 	for _, o := range opts {
 		if f, ok := o.(grpc.FailFastCallOption); ok {
@@ -194,7 +194,7 @@ func (p *plan) open(ctx context.Context, t router.Target) (context.Context, *try
 			return context.WithValue(metadata.NewOutgoingContext(ctx, md), tryOfContext{}, w), w, pool, nil
 		}
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && !errors.As(context.Cause(ctx), new(*router.Gone)) {
 		return nil, nil, nil, status.FromContextError(ctx.Err()).Err()
 	}
 	said := status.Errorf(codes.Unavailable, "member %q was not reached: %v", t.Member, err)
@@ -220,10 +220,9 @@ func (p *plan) judge(t *try, err error) error {
 			no = word
 			no.Said = status.Convert(err).Message()
 		}
-		// gRPC may have repeated what was run once.
-		no.Ran = no.Ran || word.Ran || t.picks > 1 && p.repeats
+		no.Ran = no.Ran || word.Ran
 		return &refusal{Refusal: no, err: err}
-	case t.unsent && (t.picks == 0 || !p.repeats): // what it had taken before it took back: it was not processed
+	case t.unsent: // what it had taken before it took back: it was not processed
 		return router.NotSent(err)
 	case status.Code(err) == codes.Unavailable:
 		return &lost{err}
@@ -265,7 +264,11 @@ func toStatus(err error) error {
 		return e.err
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok && e.Detail != nil {
-		return (&reason.Error{Detail: e.Detail}).GRPCStatus().Err()
+		said := (&reason.Error{Detail: e.Detail}).GRPCStatus().Proto()
+		if transient(e.Reason) {
+			said.Code = int32(codes.Unavailable)
+		}
+		return status.FromProto(said).Err()
 	}
 	if s, ok := errors.AsType[interface {
 		error
@@ -274,6 +277,17 @@ func toStatus(err error) error {
 		return s.GRPCStatus().Err()
 	}
 	return status.FromContextError(err).Err()
+}
+
+// transient says whether a key that has no owner to go to may have one soon: clients try again by themselves what is
+// UNAVAILABLE.
+func transient(why rootv1.Reason) bool {
+	switch why {
+	case rootv1.Reason_REASON_UNHEALTHY_MEMBER, rootv1.Reason_REASON_NO_ACTIVE_MEMBERS, rootv1.Reason_REASON_OVERLOADED,
+		rootv1.Reason_REASON_ROOT_UNAVAILABLE, rootv1.Reason_REASON_ROOT_LAG_EXCEEDED, rootv1.Reason_REASON_TENURE_NOT_HELD:
+		return true
+	}
+	return false
 }
 
 // say is toStatus of what was the last of a call, whose time may be over.

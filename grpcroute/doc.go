@@ -16,7 +16,8 @@
 //     the owner is by then, until Config.Hold or the call's deadline is over; with
 //     wait_for_ready only the deadline counts.
 //  2. What may have been run is repeated only if Config.Idempotent says that this does no
-//     harm, or a retryPolicy of the service config that lists UNAVAILABLE.
+//     harm, or a retryPolicy of the service config that lists UNAVAILABLE. gRPC repeats nothing by itself.
+//     A call or stream at a member that failed ends as router.WhileOwner says, with UNAVAILABLE.
 //  3. Only the member that was called can refuse: what its handler passes on of somebody
 //     else's refusal is an answer.
 //  4. Connections are made to members that are called, Config.MaxMembers at most, and end

@@ -338,9 +338,11 @@ type tryOfContext struct{}
 type try struct {
 	target router.Target
 	owner  *owner
+	// Of a stream: what looks after the member, and the context of that.
+	attempt *router.Attempt
+	ctx     context.Context
 	// Written by gRPC before the call returns.
 	mu      sync.Mutex
-	picks   int
 	unsent  bool   // the last pick found no connection
 	refused string // the word of a refusal
 }
@@ -359,7 +361,6 @@ func (*picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	if t.unsent = conn == nil; t.unsent {
 		return balancer.PickResult{}, status.Errorf(codes.Unavailable, "the connection to %s was lost", t.owner.address)
 	}
-	t.picks++
 	return balancer.PickResult{SubConn: *conn, Done: t.done}, nil
 }
 
@@ -367,9 +368,6 @@ func (*picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 func (t *try) done(info balancer.DoneInfo) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !info.BytesSent && info.Err == nil { // the connection was gone: there is another pick
-		t.picks--
-	}
 	t.refused = ""
 	if said := info.Trailer[MetadataRefused]; len(said) == 1 {
 		t.refused = said[0]

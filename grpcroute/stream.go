@@ -2,6 +2,7 @@ package grpcroute
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 
@@ -106,12 +107,15 @@ func (s *stream) openLocked(t router.Target) error {
 
 // tryLocked opens a try.
 func (s *stream) tryLocked(t router.Target) error {
-	ctx, w, pool, err := s.plan.open(s.ctx, t)
+	whole, attempt := s.r.cfg.Router.WhileOwner(s.ctx, s.plan.key, s.plan.options, t)
+	ctx, w, pool, err := s.plan.open(whole, t)
 	if err != nil {
+		attempt.End(nil)
 		return err
 	}
 	s.leaveLocked()
 	t.Begin()
+	w.attempt, w.ctx = attempt, whole
 	s.at, s.pool = w, pool
 	conn, err := s.make(ctx, s.desc, s.cc, s.method, s.opts...)
 	if err != nil {
@@ -142,6 +146,7 @@ func (s *stream) resend(conn grpc.ClientStream, kept []any) {
 // leaveLocked gives back the connection of a try.
 func (s *stream) leaveLocked() {
 	if s.at != nil {
+		s.at.attempt.End(nil)
 		s.at.target.End()
 		s.pool.put(s.at.owner)
 		s.at = nil
@@ -282,8 +287,14 @@ func (s *stream) answered(read func(grpc.ClientStream) error) error {
 			return err
 		}
 		if err = read(conn); err == nil || err == io.EOF || at == nil { //nolint:errorlint // it is that
+			if at != nil {
+				at.attempt.Heard()
+			}
 			s.settle()
 			return err
+		}
+		if gone, ok := errors.AsType[*router.Gone](context.Cause(at.ctx)); ok {
+			err = gone.GRPCStatus().Err()
 		}
 		if err = s.again(at, err); err != nil {
 			return err

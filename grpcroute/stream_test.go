@@ -100,7 +100,7 @@ func TestP06P08RefusedCallsAndStreamsAreTriedAgain(t *testing.T) {
 			{name: "it ends", says: []error{member.ErrNotRunning}},
 			{name: "moved to nobody", says: []error{&member.Moved{Region: 1, To: "m9", Address: "m9:7000", Epoch: rooted.Epoch{Version: 99, ConfVersion: 99}}}},
 			{name: "it ran", says: []error{&member.NotOwned{Region: 1, Ran: true}}, code: status.Code((&router.Refusal{Ran: true}).GRPCStatus().Err()), stream: status.Code((&router.Refusal{Ran: true}).GRPCStatus().Err())},
-			{name: "too long", says: []error{&member.NotOwned{Region: 1}}, stream: codes.FailedPrecondition, text: 2000},
+			{name: "too long", says: []error{&member.NotOwned{Region: 1}}, stream: codes.Unavailable, text: 2000},
 		} {
 			w.gates["m1"].says.Store(&row.says)
 			begun := time.Now()
@@ -256,9 +256,9 @@ func TestP12AServerLetsInWhatNamesKeyAndEpoch(t *testing.T) {
 			{[]string{"nokv-key", "a", "nokv-keyspace", "games", "nokv-epoch", epoch, "nokv-epoch", epoch}, codes.InvalidArgument, rootv1.Reason_REASON_INVALID_REQUEST},
 			{[]string{"nokv-key", "a", "nokv-epoch", epoch}, codes.InvalidArgument, rootv1.Reason_REASON_INVALID_REQUEST},
 			{[]string{"nokv-key", "a", "nokv-keyspace", "games", "nokv-epoch", epoch, "nokv-region", "x"}, codes.InvalidArgument, rootv1.Reason_REASON_INVALID_REQUEST},
-			{[]string{"nokv-key", "b", "nokv-keyspace", "games", "nokv-epoch", epoch}, codes.FailedPrecondition, rootv1.Reason_REASON_EPOCH_STALE},
-			{[]string{"nokv-key", "a", "nokv-keyspace", "games", "nokv-epoch", stale}, codes.FailedPrecondition, rootv1.Reason_REASON_EPOCH_STALE},
-			{[]string{"nokv-key", "a", "nokv-keyspace", "other", "nokv-epoch", epoch}, codes.FailedPrecondition, rootv1.Reason_REASON_EPOCH_STALE},
+			{[]string{"nokv-key", "b", "nokv-keyspace", "games", "nokv-epoch", epoch}, codes.Unavailable, rootv1.Reason_REASON_EPOCH_STALE},
+			{[]string{"nokv-key", "a", "nokv-keyspace", "games", "nokv-epoch", stale}, codes.Unavailable, rootv1.Reason_REASON_EPOCH_STALE},
+			{[]string{"nokv-key", "a", "nokv-keyspace", "other", "nokv-epoch", epoch}, codes.Unavailable, rootv1.Reason_REASON_EPOCH_STALE},
 		} {
 			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), row.md...), time.Minute)
 			var trailer metadata.MD
