@@ -34,16 +34,11 @@ type Config struct {
 
 	// TLS dials members with certificates, by https. nil: by http.
 	TLS *mtls.Source
-	// H2C has members asked by HTTP/2 without TLS. gRPC requests are always.
-	H2C bool
 	// Dial bounds how long a connection to a member is waited for. Default 1 s.
 	Dial time.Duration
-	// Timeout bounds how long an answer of a member is waited for, to the end of its
-	// headers. Default 30 s.
+	// Timeout bounds how long answers are waited for, to the end of their headers, of all members that are
+	// asked for one request together; where the body is passed on as it comes, from the end of that. Default 30 s.
 	Timeout time.Duration
-	// FailedWithin bounds it where the member was said to have failed meanwhile, and another has
-	// the key, counted from when both are known. Default 1 s.
-	FailedWithin time.Duration
 	// Hold bounds how long a request that was not run is kept for its owner. Default 5 s.
 	Hold time.Duration
 
@@ -56,7 +51,7 @@ type Config struct {
 	// the answer to a request of HTTP/2; gRPC has none. Default 30 s.
 	BodySilence time.Duration
 	// MaxReplay is the longest body that is kept to be repeated, and MaxReplayTotal how
-	// many bytes of all. Default 64 KiB and 64 MiB; -1: none.
+	// many bytes of all, counted as they come. Default 64 KiB and 64 MiB; -1: none.
 	MaxReplay, MaxReplayTotal int64
 	// TrustForwarded keeps X-Forwarded-For of callers, and adds to it: there is another
 	// proxy in front.
@@ -83,9 +78,9 @@ type Result struct {
 	Target router.Target
 	// Status that the caller was told; 0: none, the caller went away first.
 	Status int
-	// Tries are how many times a member was asked.
+	// Tries are how many times it was sent to a member, or some of it.
 	Tries int
-	// Bytes of the answer's body.
+	// Bytes of the answer's body that went to the caller, and of an upgraded connection.
 	Bytes    int64
 	Duration time.Duration
 	// Err is why there was no whole answer of a member.
@@ -124,15 +119,13 @@ func (c Config) Validate() error {
 		return errors.New("proxy config: Router is nil: make one with router.New")
 	case c.Key == nil:
 		return errors.New("proxy config: Key is nil: say where keys are, with Header, Query, Path or a function")
-	case c.H2C && c.TLS != nil:
-		return errors.New("proxy config: H2C is HTTP/2 without TLS, and there is TLS: leave one out")
 	case c.MaxBody < -1 || c.MaxReplay < -1 || c.MaxReplayTotal < -1:
 		return errors.New("proxy config: MaxBody, MaxReplay and MaxReplayTotal are 0 for their default, -1, or more than 0")
 	}
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"Dial", c.Dial}, {"Timeout", c.Timeout}, {"FailedWithin", c.FailedWithin}, {"Hold", c.Hold}, {"BodyWithin", c.BodyWithin}, {"BodySilence", c.BodySilence}} {
+	}{{"Dial", c.Dial}, {"Timeout", c.Timeout}, {"Hold", c.Hold}, {"BodyWithin", c.BodyWithin}, {"BodySilence", c.BodySilence}} {
 		if d.value < 0 {
 			return fmt.Errorf("proxy config: %s is negative: %v", d.name, d.value)
 		}
@@ -147,7 +140,6 @@ func (c Config) withDefaults() Config {
 	}{
 		{&c.Dial, time.Second},
 		{&c.Timeout, 30 * time.Second},
-		{&c.FailedWithin, time.Second},
 		{&c.Hold, 5 * time.Second},
 		{&c.BodyWithin, 10 * time.Second},
 		{&c.BodySilence, 30 * time.Second},

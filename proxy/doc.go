@@ -9,15 +9,18 @@
 //  1. A request goes to the owner, with the epoch in router.HeaderEpoch. Where a member
 //     refuses without running it, or nothing of it was sent, it is held and tried again,
 //     at most for Config.Hold. A request that may have been run is repeated only if it is
-//     idempotent, by its method or an Idempotency-Key.
+//     idempotent, by its method or an Idempotency-Key. Nobody below repeats one: Result.Tries
+//     counts how often it was written. All answers together are waited for Config.Timeout.
 //  2. What is repeated was kept: bodies of a length that is known, of Config.MaxReplay
 //     bytes at most, and of all requests together MaxReplayTotal. A body beyond that is
 //     passed on as it comes, and the request is repeated only while none of it was read.
-//  3. Every refusal has a status, a reason and a way out, as a problem document: 503 with
-//     Retry-After was not run; 502 outcome_unknown may have been.
+//  3. Every refusal by a handler has a status, a reason and a way out, as a problem document, which
+//     names no address: 503 with Retry-After was not run; 502 outcome_unknown may have been. gRPC does not
+//     pass, and is told so in its own way: UNIMPLEMENTED.
 //  4. Answers, upgraded connections and cancellation pass through as they come. An answer
 //     that breaks off behind its first bytes breaks off at the caller too. That of an
-//     idempotent request, if it is short, is read whole first, and asked for again.
+//     idempotent request, if it is short, is read whole first, and asked for again. One that goes
+//     on ends with its member, as router.WhileOwner says.
 //  5. A WebSocket whose member is not an owner any more, or ended, is closed between two
 //     messages with code 1012; by Close with 1001.
 //  6. Callers can neither say who they are to members in forwarding headers, nor which

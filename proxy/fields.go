@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+
+	"github.com/nokv/nokv/router"
 )
 
 // Reserved says whether a header is one that the control plane and this proxy alone set: its name begins with Nokv-. Those of
@@ -37,26 +39,38 @@ func forgedTrailer(name string, values []string) bool {
 	return forged(name, values) || begins(name, "x-forwarded-") || strings.EqualFold(name, "forwarded")
 }
 
-// begins says whether a name begins with a prefix of lower case, if both cases of a letter are the same, and so are all
-// characters that are no letter and no digit.
+// begins says whether a name begins with a prefix of plain characters.
 func begins(name, prefix string) bool {
 	if len(name) < len(prefix) {
 		return false
 	}
 	for i := range len(prefix) {
-		c := name[i]
-		switch {
-		case 'A' <= c && c <= 'Z':
-			c += 'a' - 'A'
-		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
-		default:
-			c = '-'
-		}
-		if c != prefix[i] {
+		if plain(name[i]) != prefix[i] {
 			return false
 		}
 	}
 	return true
+}
+
+// plain is what a character of a name is, if both cases of a letter are the same, and so are all characters that are
+// no letter and no digit.
+func plain(c byte) byte {
+	switch {
+	case 'A' <= c && c <= 'Z':
+		return c + 'a' - 'A'
+	case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		return c
+	}
+	return '-'
+}
+
+// plainOf is a name of plain characters.
+func plainOf(name string) string {
+	out := []byte(name)
+	for i, c := range out {
+		out[i] = plain(c)
+	}
+	return string(out)
 }
 
 // trailers are those of a request, for one try. Their names are known with the headers and their values behind the body. A try
@@ -84,12 +98,14 @@ func fill(to, from http.Header) {
 // answerBody is the body of an answer. With its end come trailers.
 type answerBody struct {
 	io.ReadCloser
-	answer *http.Response
+	answer  *http.Response
+	attempt *router.Attempt
 }
 
 // Read implements io.Reader.
 func (b *answerBody) Read(buf []byte) (int, error) {
 	n, err := b.ReadCloser.Read(buf)
+	b.attempt.Heard()
 	if err == io.EOF {
 		maps.DeleteFunc(b.answer.Trailer, reserved)
 	}

@@ -138,6 +138,9 @@ func startInMemory(t testing.TB, members ...http.Handler) *world {
 	return startAt(t, &lan{at: map[string]*place{}}, nil, members...)
 }
 
+// failedWithin is how long a member that has failed is waited for.
+const failedWithin = 20 * time.Millisecond
+
 func startAt(t testing.TB, lan *lan, certs func(member int) *mtls.Source, members ...http.Handler) *world {
 	t.Helper()
 	w := &world{t: t, lan: lan, feed: make(chan *coordinatorv1.WatchRegionsResponse), revision: 1, states: map[string]*rootv1.Member{}}
@@ -147,9 +150,6 @@ func startAt(t testing.TB, lan *lan, certs func(member int) *mtls.Source, member
 	t.Cleanup(s.Stop)
 	for i, h := range members {
 		m := httptest.NewUnstartedServer(h)
-		m.Config.Protocols = new(http.Protocols)
-		m.Config.Protocols.SetHTTP1(true)
-		m.Config.Protocols.SetUnencryptedHTTP2(true)
 		lan.instead(m)
 		if certs != nil && certs(i) != nil {
 			m.Listener = tls.NewListener(m.Listener, certs(i).HTTP())
@@ -165,7 +165,7 @@ func startAt(t testing.TB, lan *lan, certs func(member int) *mtls.Source, member
 	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	w.client = c
-	w.router, err = router.New(router.Config{Client: c})
+	w.router, err = router.New(router.Config{Client: c, FailedWithin: failedWithin})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,11 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/nokv/nokv/mtls"
-	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )
@@ -29,78 +25,11 @@ const (
 	HeaderRegion   = "Nokv-Region"
 )
 
-// Bounds of connections to members.
+// Bounds of answers that are read before they are passed on.
 const (
-	maxIdle         = 4096
-	maxIdleAMember  = 256
-	idleFor         = 90 * time.Second
-	maxHeaderBytes  = 64 << 10
-	maxWholeAnswer  = 32 << 10 // of an idempotent request: read before it is passed on
-	continueTimeout = time.Second
-	refusalWithin   = time.Second // the text of a refusal, which is for people
+	maxWholeAnswer = 32 << 10    // of an idempotent request
+	refusalWithin  = time.Second // the text of a refusal, which is for people
 )
-
-// transports are the ways to ask members.
-func (p *Proxy) transports() {
-	connect := p.cfg.dial
-	if connect == nil {
-		connect = (&net.Dialer{Timeout: p.cfg.Dial}).DialContext
-	}
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := connect(ctx, network, addr)
-		if err != nil {
-			return nil, notSent{router.NotSent(err)}
-		}
-		return c, nil
-	}
-	common := func(t *http.Transport) *http.Transport {
-		t.Proxy, t.DisableCompression, t.MaxIdleConns, t.MaxIdleConnsPerHost = nil, true, maxIdle, maxIdleAMember
-		t.IdleConnTimeout, t.ResponseHeaderTimeout, t.MaxResponseHeaderBytes = idleFor, p.cfg.Timeout, maxHeaderBytes
-		t.ExpectContinueTimeout = continueTimeout
-		return t
-	}
-	if p.cfg.TLS != nil {
-		t := common(&http.Transport{DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, p.cfg.Dial)
-			defer cancel()
-			member, address := memberOf(addr)
-			c, err := p.cfg.TLS.DialHTTP(ctx, network, address, mtls.Peer{Role: principal.Member, Name: member})
-			if err != nil {
-				return nil, notSent{router.NotSent(err)}
-			}
-			return &memberConn{Conn: c}, nil
-		}})
-		p.one, p.two = t, t
-		return
-	}
-	p.one = common(&http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return &memberConn{Conn: c}, nil
-	}})
-	two := common(&http.Transport{DialContext: dial, Protocols: new(http.Protocols)})
-	two.Protocols.SetUnencryptedHTTP2(true)
-	p.two = two
-}
-
-// hostOf is the host of a member's URL. With certificates the transport keeps its connections by member and
-// address, so that one to a member that was there before is no other member's: memberOf reads it, behind the port
-// that the transport adds.
-func (p *Proxy) hostOf(t router.Target) string {
-	if p.cfg.TLS == nil {
-		return t.Address
-	}
-	return hex.EncodeToString([]byte(string(t.Member) + " " + t.Address))
-}
-
-func memberOf(host string) (member, address string) {
-	host, _, _ = strings.Cut(host, ":")
-	raw, _ := hex.DecodeString(host)
-	at := bytes.LastIndexByte(raw, ' ') // an address has none
-	return string(raw[:max(at, 0)]), string(raw[at+1:])
-}
 
 // final is an error behind which nothing is tried.
 type final struct{ err error }
@@ -118,6 +47,7 @@ func cause(err error) error {
 // RoundTrip asks the owner, and whoever is it next, until one has answered.
 func (h hop) RoundTrip(out *http.Request) (*http.Response, error) {
 	p, x := h.p, exchangeOf(out)
+	x.left = p.cfg.Timeout
 	if x.fixed {
 		resp, err := p.try(out, x, x.target)
 		if err != nil && x.gone != nil && unsent(err) {
@@ -125,143 +55,114 @@ func (h hop) RoundTrip(out *http.Request) (*http.Response, error) {
 		}
 		return resp, err
 	}
-	var resp *http.Response
-	held := false
-	err := p.cfg.Router.Do(out.Context(), x.key, x.options, func(_ context.Context, t router.Target) (err error) {
-		if resp, err = p.try(out, x, t); err != nil && !held {
-			held = true
-			p.holding.Add(1)
-		}
-		return err
-	})
-	if held {
-		p.holding.Add(-1)
-	}
+	t, err := p.cfg.Router.Resolve(out.Context(), x.key, x.options)
 	if err != nil {
 		return nil, err
 	}
-	return resp, nil
+	resp, err := p.try(out, x, t)
+	if err == nil {
+		return resp, nil
+	}
+	p.holding.Add(1)
+	defer p.holding.Add(-1)
+	tries := p.cfg.Router.Tries(x.key, x.options)
+	for {
+		var again bool
+		if t, again = tries.Next(out.Context(), t, err); !again {
+			return nil, err
+		}
+		if resp, err = p.try(out, x, t); err == nil {
+			return resp, nil
+		}
+	}
 }
 
 // try asks one member.
 func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Response, error) {
-	x.tries++
+	first := x.target.Member == "" || x.fixed
 	x.target = t
 	x.reassigned = x.reassigned || t.Reassigned
 	if host, _, err := net.SplitHostPort(t.Address); err != nil || host == "" || strings.ContainsAny(t.Address, "/@?# ") {
 		return nil, notSent{router.NotSent(fmt.Errorf("member %q has the address %.200q, which is not HOST:PORT", t.Member, t.Address))}
 	}
+	t.Begin()
+	defer t.End()
 	req := *out
 	u := *out.URL
 	u.Scheme, u.Host = p.cfg.TLS.Scheme(), p.hostOf(t)
 	req.URL, req.Host = &u, cmp.Or(out.Host, t.Address)
-	if x.tries > 1 { // the one before may still be read
+	if !first { // the one before may still be read
 		req.Header = out.Header.Clone()
 	}
 	address(req.Header, x, t)
-	if !x.options.Idempotent {
-		once(req.Header)
-	}
 	x.trailers(out, &req)
-	body := x.bodyOf(out, &req)
-	transport := p.one
-	if (p.cfg.H2C || strings.HasPrefix(out.Header.Get("Content-Type"), "application/grpc")) && out.Header.Get("Upgrade") == "" {
-		transport = p.two
+	resp, stale, err := p.send(p.pool, out, &req, x)
+	if stale {
+		resp, _, err = p.send(p.fresh, out, &req, x)
 	}
-	var conn *memberConn
-	connected := false
-	trace := &httptrace.ClientTrace{GotConn: func(g httptrace.GotConnInfo) {
-		connected = true
-		conn, _ = g.Conn.(*memberConn)
-	}}
-	ctx, answered := p.unlessFailed(req.Context(), x, t)
-	resp, err := transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, trace)))
-	if err != nil && conn != nil && conn.broke.Load() && !timedOut(err) {
-		err = fmt.Errorf("the connection ended within the head of an answer: %w", io.ErrUnexpectedEOF)
+	return resp, err
+}
+
+// send sends a request to x.target once. stale: nothing was, because the connection had ended while nobody used it.
+func (p *Proxy) send(by *http.Transport, out, req *http.Request, x *exchange) (_ *http.Response, stale bool, _ error) {
+	ctx, a := p.cfg.Router.WhileOwner(out.Context(), x.key, x.options, x.target)
+	x.attempt = a
+	s := &sending{attempt: a}
+	begun := time.Now()
+	late := time.AfterFunc(x.left, func() { a.End(errLate{p.cfg.Timeout}) })
+	body := x.bodyOf(out, req, late)
+	resp, err := by.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, s.trace())))
+	wrote := s.wrote.Load()
+	if wrote {
+		x.tries++
 	}
-	if err == nil {
-		err = p.judge(&req, x, resp)
-	}
-	if !answered() {
+	switch {
+	case err == nil:
+		if err = p.judge(req, x, resp); err == nil {
+			err = context.Cause(ctx) // nil, if it is in time
+		}
 		if err == nil {
-			_ = resp.Body.Close()
+			late.Stop()
+			x.left -= time.Since(begun)
+			a.Heard()
+			return resp, false, nil
 		}
-		if err = (errFailed{p.cfg.FailedWithin}); !connected {
-			err = notSent{router.NotSent(err)}
-		}
+		_ = resp.Body.Close()
+	case wrote && s.conn.broke() && !timedOut(err) && out.Context().Err() == nil:
+		err = errEnded
 	}
-	if err == nil {
-		return resp, nil
+	late.Stop()
+	x.left -= time.Since(begun)
+	ended := !a.End(nil)
+	switch why := context.Cause(ctx); {
+	case body.failed() != nil:
+		err = body.failed()
+	case ended && why == errTwice: //nolint:errorlint // it is that
+		err, ended = errEnded, false
+	case ended:
+		err = why
 	}
-	if touched := body.detach(); touched || out.Context().Err() != nil || timedOut(err) && !unsent(err) {
-		return nil, &final{err}
+	touched := body.detach()
+	if s.asked && !wrote {
+		stale = s.reused && !ended && !touched && out.Context().Err() == nil
+		err = notSent{router.NotSent(err)}
 	}
-	return nil, err
+	if touched || out.Context().Err() != nil || x.left <= 0 || timedOut(err) && !unsent(err) {
+		return nil, stale, &final{err}
+	}
+	return nil, stale, err
 }
 
-// errFailed is no answer of a member that has failed: the connection is given up.
-type errFailed struct{ within time.Duration }
+// errEnded is a connection that the member ended.
+var errEnded = fmt.Errorf("the connection ended before an answer, or within its head: %w", io.ErrUnexpectedEOF)
 
-func (e errFailed) Error() string {
-	return fmt.Sprintf("the member has failed and another one has the key; it has not answered for %v since", e.within)
-}
+// errLate is no answer in all of the time.
+type errLate struct{ within time.Duration }
 
-// Is says that the answer is lost.
-func (errFailed) Is(target error) bool { return target == io.ErrUnexpectedEOF }
+func (e errLate) Error() string { return fmt.Sprintf("no answer came within %v", e.within) }
 
-// unlessFailed is a context that ends when a member has failed, another has the key, and it has not answered for
-// FailedWithin since: one that is stopped, or cut off, keeps its connections. answered is told of its answer, and
-// false if that is too late. It begins to look after FailedWithin, which most requests do not take.
-func (p *Proxy) unlessFailed(ctx context.Context, x *exchange, t router.Target) (_ context.Context, answered func() bool) {
-	if x.fixed {
-		return ctx, func() bool { return true }
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	looking, end := context.WithCancel(ctx)
-	var over atomic.Bool
-	o := x.options
-	o.ReassignOrphans, o.ClaimOnMiss = false, false
-	look := time.AfterFunc(p.cfg.FailedWithin, func() {
-		err := p.cfg.Router.Follow(looking, x.key, o, func(now router.Target, err error) bool {
-			return err != nil || !t.Failed() || !ended(now, err, t)
-		})
-		if err != nil {
-			return // it has answered, or the request is over
-		}
-		select {
-		case <-time.After(p.cfg.FailedWithin):
-			if over.CompareAndSwap(false, true) {
-				cancel()
-			}
-		case <-looking.Done():
-		}
-	})
-	return ctx, func() bool {
-		look.Stop()
-		end()
-		return over.CompareAndSwap(false, true)
-	}
-}
-
-// memberConn is a connection of HTTP/1.1 to a member that knows whether it ended within a line. What comes
-// of a head is half a line then, which reads as one that is wrong.
-type memberConn struct {
-	net.Conn
-	within bool // of the one who reads: the last byte is not the end of a line
-	broke  atomic.Bool
-}
-
-// Read implements io.Reader.
-func (c *memberConn) Read(buf []byte) (int, error) {
-	n, err := c.Conn.Read(buf)
-	if n > 0 {
-		c.within = buf[n-1] != '\n'
-	}
-	if err != nil && c.within {
-		c.broke.Store(true)
-	}
-	return n, err
-}
+// Is says that the time is over.
+func (errLate) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // address says to the member what the request is for.
 func address(h http.Header, x *exchange, t router.Target) {
@@ -279,21 +180,9 @@ func address(h http.Header, x *exchange, t router.Target) {
 	}
 }
 
-// once keeps the transport from sending a request again by itself, which it does where it
-// finds one of these names, with any value: on the wire they are the same in lower case.
-func once(h http.Header) {
-	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
-		if values, ok := h[name]; ok {
-			delete(h, name)
-			h[strings.ToLower(name)] = values
-		}
-	}
-}
-
 // judge finds out whether an answer is one, and reads it whole where that is wanted.
 func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response) error {
 	if resp.StatusCode < 100 {
-		_ = resp.Body.Close()
 		return fmt.Errorf("the member answered with status %03d, which HTTP does not have", resp.StatusCode)
 	}
 	refused := len(resp.Header[router.HeaderRefused]) == 1
@@ -301,15 +190,10 @@ func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response) error
 	if !refused && !whole {
 		return nil
 	}
-	within := p.cfg.Timeout
 	if refused {
-		within = min(within, refusalWithin)
-	}
-	late := time.AfterFunc(within, func() { _ = resp.Body.Close() })
-	defer late.Stop()
-	if refused {
+		late := time.AfterFunc(refusalWithin, func() { _ = resp.Body.Close() })
+		defer late.Stop()
 		if no := router.FromHTTP(resp); no != nil {
-			_ = resp.Body.Close()
 			return no
 		}
 		return nil
@@ -319,25 +203,22 @@ func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response) error
 	if err == nil {
 		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, 1)) // its end, with the trailers
 	}
-	_ = resp.Body.Close()
-	switch {
-	case err != nil && !late.Stop():
-		return &final{fmt.Errorf("half an answer came in %v: %w", p.cfg.Timeout, context.DeadlineExceeded)}
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("half an answer came: %w", err)
 	}
+	_ = resp.Body.Close()
 	resp.Body = io.NopCloser(bytes.NewReader(raw))
 	return nil
 }
 
-// bodyOf gives a try the body of the request; the answer is how to take it back.
-func (x *exchange) bodyOf(out, req *http.Request) *tryBody {
+// bodyOf gives a try the body of the request; the answer is how to take it back. Where the body comes from the caller, the time
+// until the answer is counted from its end, by the transport.
+func (x *exchange) bodyOf(out, req *http.Request, late *time.Timer) *tryBody {
 	switch {
 	case x.kept != nil:
 		req.Body = io.NopCloser(bytes.NewReader(x.kept))
-		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.kept)), nil }
 	case out.Body != nil && out.Body != http.NoBody:
-		b := &tryBody{r: out.Body, came: out.Trailer, trailer: req.Trailer}
+		b := &tryBody{r: out.Body, late: late, came: out.Trailer, trailer: req.Trailer}
 		req.Body = b
 		return b
 	}
@@ -346,12 +227,14 @@ func (x *exchange) bodyOf(out, req *http.Request) *tryBody {
 
 // tryBody is a body that is passed on as it comes, to one try at a time.
 type tryBody struct {
-	r io.Reader
+	r    io.Reader
+	late *time.Timer
 	// trailer gets of those that came, at the end of the body, the values.
 	came, trailer http.Header
 	mu            sync.Mutex
-	// Guarded by mu.
+	// Guarded by mu. err is the caller's fault.
 	touched, detached bool
+	err               error
 }
 
 // Read implements io.Reader.
@@ -361,18 +244,37 @@ func (b *tryBody) Read(buf []byte) (int, error) {
 		b.mu.Unlock()
 		return 0, errors.New("the request is tried elsewhere")
 	}
+	if !b.touched {
+		b.late.Stop()
+	}
 	b.touched = true
 	b.mu.Unlock()
 	n, err := b.r.Read(buf)
-	if err == io.EOF {
+	switch {
+	case err == nil:
+		return n, nil
+	case err == io.EOF:
 		fill(b.trailer, b.came)
+		return n, err
 	}
 	_, long := errors.AsType[*http.MaxBytesError](err)
-	_, said := errors.AsType[*badRequest](err)
-	if err != nil && err != io.EOF && !long && !said {
+	if _, said := errors.AsType[*badRequest](err); !long && !said {
 		err = &badRequest{http.StatusBadRequest, fmt.Sprintf("the body broke off: %s", err)}
 	}
+	b.mu.Lock()
+	b.err = err
+	b.mu.Unlock()
 	return n, err
+}
+
+// failed is why the body did not come to its end, if that is the caller's fault.
+func (b *tryBody) failed() error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
 }
 
 // Close leaves the body to the next try; it is closed with the exchange.

@@ -12,10 +12,26 @@ import (
 // Key finds the key of a request, whose body it may not read.
 type Key func(*http.Request) ([]byte, error)
 
-// Header takes the key from a header, which a request must have once.
+// Header takes the key from a header, which a request must have once, and not as a trailer. Application servers that make
+// variables of headers write the same one for X-Game, X_Game and X.Game: a request that has two of these is refused, because its
+// member might read another key.
 func Header(name string) Key {
 	name = http.CanonicalHeaderKey(name)
-	return func(r *http.Request) ([]byte, error) { return only("header "+name, r.Header[name]) }
+	plain := plainOf(name)
+	like := func(other string) bool { return len(other) == len(plain) && begins(other, plain) }
+	return func(r *http.Request) ([]byte, error) {
+		for other := range r.Header {
+			if other != name && like(other) {
+				return nil, fmt.Errorf("the header %.80q may be read as %s, which has the key: leave it out", other, name)
+			}
+		}
+		for other := range r.Trailer {
+			if like(other) {
+				return nil, fmt.Errorf("the trailer %.80q may be read as the header %s, which has the key: leave it out", other, name)
+			}
+		}
+		return only("header "+name, r.Header[name])
+	}
 }
 
 // Query takes the key from a parameter of the query, which a request must have once.

@@ -259,7 +259,7 @@ func TestP84P85AConnectionToAStoppedMemberIsNotWaitedFor(t *testing.T) {
 	first.Member.Address = stopped.Addr().String()
 	w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{first}})
 	w.heard()
-	front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Proxy, "proxy"), Dial: time.Hour, Timeout: time.Hour, FailedWithin: 20 * time.Millisecond}).Lookup())
+	front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Proxy, "proxy"), Dial: time.Hour, Timeout: time.Hour}).Lookup())
 	answer := make(chan string, 1)
 	go func() {
 		code, _, body := ask(t, "POST", front.URL, "k", "x")
@@ -374,4 +374,28 @@ func TestP76WhatIsNotIdempotentIsSentOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A WebSocket of a pin has no key that could move. It ends with the member, also where that is stopped and keeps its
+// connections.
+func TestAPinnedWebSocketEndsWithItsMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startInMemory(t, webSocket(nil), says("second"))
+		p := w.proxy(proxy.Config{})
+		front := serveAt(t, w.lan, p.Via(func(*http.Request) (router.Target, error) {
+			return router.Target{Member: "m0", Address: w.address(0), Incarnation: 1}, nil
+		}))
+		b := upgraded(t, w.lan.connect(t, front))
+		w.move(1)
+		time.Sleep(time.Minute)
+		if n := p.Upgraded(); n != 1 {
+			t.Errorf("%d are open behind a move of the region", n)
+		}
+		begun := time.Now()
+		w.at(0, failed)
+		rest, _ := io.ReadAll(b)
+		if len(rest) < 4 || rest[0] != 0x88 || string(rest[2:4]) != "\x03\xf4" || time.Since(begun) > 10*time.Second {
+			t.Errorf("after %v the end is %q, want a close frame with code 1012", time.Since(begun), rest)
+		}
+	})
 }

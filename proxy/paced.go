@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,14 +29,13 @@ type paced struct {
 	over bool // no deadline is set any more: the next one may be that of another request
 }
 
-// pace has a body paced; that of a stream whose caller may be silent has no time.
+// pace has a body paced.
 func (x *exchange) pace(r *http.Request, control *http.ResponseController, silence time.Duration) {
 	shared := r.ProtoMajor > 1
 	if r.ContentLength == 0 || r.Body == nil {
 		return
 	}
 	x.paced = &paced{ReadCloser: r.Body, control: control, silence: silence, shared: shared}
-	x.paced.over = shared && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 	if !shared {
 		x.paced.within(silence) // of what the server reads itself behind an answer that came early
 	}

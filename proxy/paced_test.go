@@ -77,8 +77,8 @@ func bodiesThatStop(t *testing.T) {
 	}
 }
 
-// A member that answers while the body still comes gets all of it, whichever protocol either side
-// speaks, and the caller hears it meanwhile. Where that is HTTP/1.1, the connection ends behind it: what
+// A member that answers while the body still comes gets all of it, whichever protocol the caller
+// speaks, who hears it meanwhile. Where that is HTTP/1.1, the connection ends behind it: what
 // is left of a body is never read as a request.
 func TestP11AnAnswerBeforeTheBodyIsWhole(t *testing.T) {
 	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -99,72 +99,70 @@ func TestP11AnAnswerBeforeTheBodyIsWhole(t *testing.T) {
 			_ = control.Flush()
 		}
 	}))
-	for _, h2c := range []bool{false, true} {
-		front := serve(t, w.proxy(proxy.Config{H2C: h2c}).Lookup())
-		for _, two := range []bool{false, true} {
-			c := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
-			c.Transport.(*http.Transport).Protocols.SetHTTP1(!two)
-			c.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(two)
-			t.Cleanup(c.CloseIdleConnections)
-			ask := func(path string, body io.Reader, length int64) *http.Response {
-				t.Helper()
-				req, err := http.NewRequestWithContext(t.Context(), "POST", front.URL+path, body)
+	front := serve(t, w.proxy(proxy.Config{}).Lookup())
+	for _, two := range []bool{false, true} {
+		c := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
+		c.Transport.(*http.Transport).Protocols.SetHTTP1(!two)
+		c.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(two)
+		t.Cleanup(c.CloseIdleConnections)
+		ask := func(path string, body io.Reader, length int64) *http.Response {
+			t.Helper()
+			req, err := http.NewRequestWithContext(t.Context(), "POST", front.URL+path, body)
+			must(t, err)
+			req.Header.Set("K", "k")
+			req.ContentLength = length
+			resp, err := c.Do(req)
+			must(t, err)
+			t.Cleanup(func() { _ = resp.Body.Close() })
+			return resp
+		}
+		want := make([]byte, 3<<20)
+		for i := range want {
+			want[i] = byte(i >> 10) // so that no part is like another
+		}
+		got, err := io.ReadAll(ask("/", bytes.NewReader(want), int64(len(want))).Body)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("callers by HTTP/2 %t: %d bytes of %d came back, %v", two, len(got), len(want), err)
+		}
+		in, out := io.Pipe()
+		go func() { _, _ = io.WriteString(out, "one\n") }()
+		turns := ask("/", in, -1)
+		if turns.Close == two {
+			t.Errorf("callers by HTTP/2 %t: the connection ends: %t", two, turns.Close)
+		}
+		answer := bufio.NewReader(turns.Body)
+		for _, line := range []string{"one\n", "two\n", "three\n"} { // in turns
+			if line != "one\n" {
+				_, err := io.WriteString(out, line)
 				must(t, err)
-				req.Header.Set("K", "k")
-				req.ContentLength = length
-				resp, err := c.Do(req)
-				must(t, err)
-				t.Cleanup(func() { _ = resp.Body.Close() })
-				return resp
 			}
-			want := make([]byte, 3<<20)
-			for i := range want {
-				want[i] = byte(i >> 10) // so that no part is like another
-			}
-			got, err := io.ReadAll(ask("/", bytes.NewReader(want), int64(len(want))).Body)
-			if err != nil || !bytes.Equal(got, want) {
-				t.Errorf("members by HTTP/2 %t, callers by HTTP/2 %t: %d bytes of %d came back, %v", h2c, two, len(got), len(want), err)
-			}
-			in, out := io.Pipe()
-			go func() { _, _ = io.WriteString(out, "one\n") }()
-			turns := ask("/", in, -1)
-			if turns.Close == two {
-				t.Errorf("members by HTTP/2 %t, callers by HTTP/2 %t: the connection ends: %t", h2c, two, turns.Close)
-			}
-			answer := bufio.NewReader(turns.Body)
-			for _, line := range []string{"one\n", "two\n", "three\n"} { // in turns
-				if line != "one\n" {
-					_, err := io.WriteString(out, line)
-					must(t, err)
-				}
-				if got, err := answer.ReadString('\n'); err != nil || got != line {
-					t.Errorf("members by HTTP/2 %t, callers by HTTP/2 %t: %q %v, want %q", h2c, two, got, err, line)
-				}
-			}
-			must(t, out.Close())
-			if rest, err := io.ReadAll(answer); err != nil || len(rest) > 0 {
-				t.Errorf("behind the end came %q %v", rest, err)
+			if got, err := answer.ReadString('\n'); err != nil || got != line {
+				t.Errorf("callers by HTTP/2 %t: %q %v, want %q", two, got, err, line)
 			}
 		}
-		c, err := net.Dial("tcp", front.Listener.Addr().String())
-		must(t, err)
-		defer c.Close()
-		_, err = io.WriteString(c, "POST /deaf HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 1000000\r\n\r\n")
-		must(t, err)
-		must(t, c.SetDeadline(time.Now().Add(proctest.Patience)))
-		answer := bufio.NewReader(c)
-		resp, err := http.ReadResponse(answer, nil)
-		must(t, err)
-		if got, err := io.ReadAll(resp.Body); err != nil || string(got) != "no" || !resp.Close {
-			t.Errorf("a member that does not read answers %q %v, and the connection ends: %t", got, err, resp.Close)
+		must(t, out.Close())
+		if rest, err := io.ReadAll(answer); err != nil || len(rest) > 0 {
+			t.Errorf("behind the end came %q %v", rest, err)
 		}
-		_, _ = io.WriteString(c, strings.Repeat("GET / HTTP/1.1\r\nHost: h\r\nK: k\r\n\r\n", 100))
-		if half, ok := c.(*net.TCPConn); ok {
-			_ = half.CloseWrite()
-		}
-		if rest, _ := io.ReadAll(answer); len(rest) > 0 {
-			t.Errorf("the rest of a body was answered: %.100q", rest)
-		}
+	}
+	c, err := net.Dial("tcp", front.Listener.Addr().String())
+	must(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, "POST /deaf HTTP/1.1\r\nHost: h\r\nK: k\r\nContent-Length: 1000000\r\n\r\n")
+	must(t, err)
+	must(t, c.SetDeadline(time.Now().Add(proctest.Patience)))
+	answer := bufio.NewReader(c)
+	resp, err := http.ReadResponse(answer, nil)
+	must(t, err)
+	if got, err := io.ReadAll(resp.Body); err != nil || string(got) != "no" || !resp.Close {
+		t.Errorf("a member that does not read answers %q %v, and the connection ends: %t", got, err, resp.Close)
+	}
+	_, _ = io.WriteString(c, strings.Repeat("GET / HTTP/1.1\r\nHost: h\r\nK: k\r\n\r\n", 100))
+	if half, ok := c.(*net.TCPConn); ok {
+		_ = half.CloseWrite()
+	}
+	if rest, _ := io.ReadAll(answer); len(rest) > 0 {
+		t.Errorf("the rest of a body was answered: %.100q", rest)
 	}
 }
 
@@ -189,29 +187,27 @@ func TestP11AnAnswerThatBreaksOffUnderABody(t *testing.T) {
 		body io.Reader
 	}
 	var answers []reader
-	for _, h2c := range []bool{false, true} {
-		front := serve(t, w.proxy(proxy.Config{H2C: h2c}).Lookup())
-		for _, two := range []bool{false, true} {
-			for kind, length := range map[string]int64{"text/plain": -1, "text/html": 1 << 20, "application/grpc": -1} {
-				c := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
-				c.Transport.(*http.Transport).Protocols.SetHTTP1(!two)
-				c.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(two)
-				t.Cleanup(c.CloseIdleConnections)
-				in, out := io.Pipe()
-				t.Cleanup(func() { _ = out.Close() })
-				ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
-				t.Cleanup(cancel)
-				req, err := http.NewRequestWithContext(ctx, "POST", front.URL, in)
-				must(t, err)
-				req.Header.Set("K", "k")
-				req.Header.Set("Content-Type", kind)
-				req.ContentLength = length
-				resp, err := c.Do(req)
-				must(t, err)
-				t.Cleanup(func() { _ = resp.Body.Close() })
-				must(t, readFull(resp.Body, "begun"))
-				answers = append(answers, reader{fmt.Sprintf("%s of %d bytes, members by HTTP/2 %t, callers by HTTP/2 %t", kind, length, h2c, two), resp.Body})
-			}
+	front := serve(t, w.proxy(proxy.Config{}).Lookup())
+	for _, two := range []bool{false, true} {
+		for kind, length := range map[string]int64{"text/plain": -1, "text/html": 1 << 20} {
+			c := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
+			c.Transport.(*http.Transport).Protocols.SetHTTP1(!two)
+			c.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(two)
+			t.Cleanup(c.CloseIdleConnections)
+			in, out := io.Pipe()
+			t.Cleanup(func() { _ = out.Close() })
+			ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+			t.Cleanup(cancel)
+			req, err := http.NewRequestWithContext(ctx, "POST", front.URL, in)
+			must(t, err)
+			req.Header.Set("K", "k")
+			req.Header.Set("Content-Type", kind)
+			req.ContentLength = length
+			resp, err := c.Do(req)
+			must(t, err)
+			t.Cleanup(func() { _ = resp.Body.Close() })
+			must(t, readFull(resp.Body, "begun"))
+			answers = append(answers, reader{fmt.Sprintf("%s of %d bytes, callers by HTTP/2 %t", kind, length, two), resp.Body})
 		}
 	}
 	close(broken)
@@ -236,7 +232,6 @@ func readFull(r io.Reader, want string) error {
 func TestP11BodiesThatAdvanceTakeTheirTime(t *testing.T) {
 	for name, does := range map[string]func(*testing.T, *pacing){
 		"slowly":            slowly,
-		"gRPC":              func(t *testing.T, p *pacing) { p.late(t, "/", "application/grpc") },
 		"behind the answer": func(t *testing.T, p *pacing) { p.late(t, "/turns", "text/plain") },
 		"not on HTTP/2 before the answer": func(t *testing.T, p *pacing) {
 			in, out := io.Pipe()

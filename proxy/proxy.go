@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,13 +27,14 @@ import (
 
 // Proxy makes handlers that pass requests on to the owners of their keys.
 type Proxy struct {
-	cfg      Config
-	one, two http.RoundTripper // HTTP/1.1, and HTTP/2 where members are asked by that
-	reverse  *httputil.ReverseProxy
-	keyspace []string
-	kept     atomic.Int64 // bytes of bodies
-	holding  atomic.Int64 // requests that failed once and are tried again
-	sockets  sockets
+	cfg Config
+	// pool keeps connections to members, by HTTP/1.1. fresh makes one for each request.
+	pool, fresh *http.Transport
+	reverse     *httputil.ReverseProxy
+	keyspace    []string
+	kept        atomic.Int64 // bytes of bodies
+	holding     atomic.Int64 // requests that failed once and are tried again
+	sockets     sockets
 }
 
 // New makes a Proxy. Close ends what it has.
@@ -67,9 +69,7 @@ func New(cfg Config) (*Proxy, error) {
 // ones to members. It is for when the listener takes no more requests.
 func (p *Proxy) Close() error {
 	p.sockets.close()
-	for _, t := range []http.RoundTripper{p.one, p.two} {
-		t.(*http.Transport).CloseIdleConnections()
-	}
+	p.pool.CloseIdleConnections()
 	return nil
 }
 
@@ -102,12 +102,16 @@ type exchange struct {
 	paced      *paced              // the one that is passed on; nil: it may take its time, or is kept
 	fixed      bool                // target is asked, and nobody else
 	target     router.Target
+	left       time.Duration   // for answers
+	attempt    *router.Attempt // the last one; nil: no member was asked
 	tries      int
 	reassigned bool
 	socket     *socket // nil: it was not upgraded
 	hijacked   bool    // what is written is no HTTP any more
+	head       bool    // the answer has no body
+	deaf       bool    // the caller takes nothing more
 	status     int
-	bytes      int64
+	bytes      atomic.Int64
 	err        error
 	tag        Tag
 	// gone, if set, says what it means that nothing could be sent to a fixed target.
@@ -139,7 +143,10 @@ func (x *exchange) Write(b []byte) (int, error) {
 		x.status = http.StatusOK
 	}
 	n, err := x.ResponseWriter.Write(b)
-	x.bytes += int64(n)
+	if !x.head {
+		x.bytes.Add(int64(n))
+	}
+	x.deaf = x.deaf || err != nil && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrContentLength)
 	return n, err
 }
 
@@ -155,35 +162,69 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // serve runs one request to its end, and tells of it.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, do func(x *exchange, r *http.Request) error) {
 	begun := time.Now()
-	x := &exchange{ResponseWriter: w, keyspace: p.keyspace}
+	x := &exchange{ResponseWriter: w, keyspace: p.keyspace, head: r.Method == http.MethodHead}
 	x.options = router.Options{Keyspace: p.keyspace[0], ReassignOrphans: true, Hold: p.cfg.Hold}
 	defer func() {
 		broke := recover()
+		if x.attempt != nil {
+			x.attempt.End(nil)
+		}
 		if x.socket != nil {
 			_ = x.socket.Close()
 		}
 		if broke == http.ErrAbortHandler && x.err == nil {
 			x.err, x.tag = errHalf, UpstreamError
 		}
-		if r.Context().Err() != nil && x.err != nil && x.status != http.StatusRequestTimeout {
+		if (x.deaf || r.Context().Err() != nil) && x.err != nil && x.status != http.StatusRequestTimeout {
 			x.tag = Canceled
 		}
 		if p.cfg.OnResult != nil {
 			p.cfg.OnResult(Result{
-				Request: r, Tag: x.tag, Key: x.key, Caller: strings.Join(x.caller, ""), Target: x.target, Status: x.status, Tries: x.tries, Bytes: x.bytes, Duration: time.Since(begun), Err: x.err,
+				Request: r, Tag: x.tag, Key: x.key, Caller: strings.Join(x.caller, ""), Target: x.target, Status: x.status, Tries: x.tries, Bytes: x.bytes.Load(), Duration: time.Since(begun), Err: x.err,
 			})
 		}
 		if broke != nil {
 			panic(broke)
 		}
 	}()
-	err := p.admit(x, r, rootv1.Verb_VERB_READ)
+	err := takes(r)
+	if err == nil {
+		err = p.admit(x, r, rootv1.Verb_VERB_READ)
+	}
 	if err == nil {
 		err = do(x, r)
 	}
 	if err != nil {
 		p.fail(x, r, err)
 	}
+}
+
+// MaxHeaderBytes are those of a request, from its first line to the end of its headers. A listener takes some more,
+// so that a request that has too many is told so.
+const MaxHeaderBytes = 64 << 10
+
+// takes says what is wrong with a request of any kind.
+func takes(r *http.Request) error {
+	if isGRPC(r) {
+		return &badRequest{http.StatusUnsupportedMediaType, "gRPC does not go through this proxy: call members by package grpcroute (docs/callers.md)"}
+	}
+	n := len(r.Method) + len(r.RequestURI) + len(r.Host)
+	for name, values := range r.Header {
+		for _, v := range values {
+			n += len(name) + len(v) + len(": \r\n")
+		}
+	}
+	if n > MaxHeaderBytes {
+		return &badRequest{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the headers have %d bytes, more than %d", n, MaxHeaderBytes)}
+	}
+	return nil
+}
+
+// isGRPC says whether a caller speaks gRPC, and understands nothing else.
+func isGRPC(r *http.Request) bool {
+	kind := r.Header.Get("Content-Type")
+	const grpc = "application/grpc"
+	return len(kind) >= len(grpc) && strings.EqualFold(kind[:len(grpc)], grpc)
 }
 
 // errHalf is an answer that broke off.
@@ -231,22 +272,21 @@ func (p *Proxy) keep(x *exchange, r *http.Request) (release func(), err error) {
 	}
 	control := http.NewResponseController(x.ResponseWriter)
 	n := r.ContentLength
-	if n <= 0 || n > p.cfg.MaxReplay || r.Header.Get("Expect") != "" || len(r.Trailer) > 0 {
+	if n <= 0 || n > p.cfg.MaxReplay || p.kept.Load() >= p.cfg.MaxReplayTotal || r.Header.Get("Expect") != "" || len(r.Trailer) > 0 {
 		x.pace(r, control, p.cfg.BodySilence)
 		return release, nil
 	}
-	if p.kept.Add(n) > p.cfg.MaxReplayTotal {
-		p.kept.Add(-n)
-		x.pace(r, control, p.cfg.BodySilence)
-		return release, nil
-	}
-	release = func() { p.kept.Add(-n) }
 	timed := control.SetReadDeadline(time.Now().Add(p.cfg.BodyWithin)) == nil
-	kept := make([]byte, n)
-	if _, err := io.ReadFull(r.Body, kept); err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return release, &badRequest{http.StatusRequestTimeout, fmt.Sprintf("the body did not come in %v", p.cfg.BodyWithin)}
-		}
+	kept, err := p.take(r.Body, n)
+	release = func() { p.kept.Add(-int64(len(kept))) }
+	switch {
+	case errors.Is(err, errNoRoom):
+		x.pace(r, control, p.cfg.BodySilence) // which sets the deadline anew
+		r.Body = &begunBody{io.MultiReader(bytes.NewReader(kept), r.Body), r.Body}
+		return release, nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return release, &badRequest{http.StatusRequestTimeout, fmt.Sprintf("the body did not come in %v", p.cfg.BodyWithin)}
+	case err != nil:
 		return release, &badRequest{http.StatusBadRequest, fmt.Sprintf("the body broke off: %s", err)}
 	}
 	if timed {
@@ -254,6 +294,40 @@ func (p *Proxy) keep(x *exchange, r *http.Request) (release func(), err error) {
 	}
 	x.kept = kept
 	return release, nil
+}
+
+// begunBody is a body of which some was read.
+type begunBody struct {
+	io.Reader
+	io.Closer
+}
+
+// errNoRoom says that bodies of other requests take all the room.
+var errNoRoom = errors.New("no more bytes of bodies are kept")
+
+// take reads a body of n bytes. What it returns is counted in p.kept, as it has come: a caller who sends little takes
+// little of the room that there is for all.
+func (p *Proxy) take(body io.Reader, n int64) ([]byte, error) {
+	const step = 4 << 10
+	kept := make([]byte, 0, min(n, step))
+	for int64(len(kept)) < n {
+		if len(kept) == cap(kept) {
+			kept = append(make([]byte, 0, min(n, 2*int64(len(kept)))), kept...)
+		}
+		got, err := body.Read(kept[len(kept):cap(kept)])
+		kept = kept[:len(kept)+got]
+		full := p.kept.Add(int64(got)) > p.cfg.MaxReplayTotal
+		switch {
+		case int64(len(kept)) == n:
+		case err == io.EOF:
+			return kept, io.ErrUnexpectedEOF
+		case err != nil:
+			return kept, err
+		case full:
+			return kept, errNoRoom
+		}
+	}
+	return kept, nil
 }
 
 // rewrite makes the request to the member.
@@ -282,7 +356,7 @@ func (p *Proxy) answered(resp *http.Response) error {
 	h := resp.Header
 	maps.DeleteFunc(h, reserved)
 	if maps.DeleteFunc(resp.Trailer, reserved); resp.StatusCode != http.StatusSwitchingProtocols {
-		resp.Body = &answerBody{resp.Body, resp}
+		resp.Body = &answerBody{resp.Body, resp, x.attempt}
 	}
 	if x.paced != nil && resp.StatusCode != http.StatusSwitchingProtocols {
 		x.paced.answered(resp)
@@ -292,6 +366,7 @@ func (p *Proxy) answered(resp *http.Response) error {
 		h.Set(router.HeaderEpoch, x.target.Epoch.String())
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
+		x.attempt.End(nil) // the socket looks after it
 		body, ok := resp.Body.(io.ReadWriteCloser)
 		if !ok {
 			return errors.New("the member switched protocols on a connection that cannot be written")
@@ -316,7 +391,7 @@ func (p *Proxy) fail(x *exchange, r *http.Request, err error) {
 	if x.paced != nil && r.Context().Err() != nil {
 		err = x.paced.cause(err)
 	}
-	q := problemOf(err)
+	q := problemOf(err, x.target.Member)
 	x.err = err
 	if x.tag == "" || q.tag != UpstreamError {
 		x.tag = q.tag
@@ -328,6 +403,10 @@ func (p *Proxy) fail(x *exchange, r *http.Request, err error) {
 	if r.Context().Err() != nil && q.Status != http.StatusRequestTimeout {
 		// The caller has gone, or has closed its half only: then to return would tell it 200.
 		panic(http.ErrAbortHandler)
+	}
+	if isGRPC(r) {
+		q.writeGRPC(x)
+		return
 	}
 	q.write(x)
 }

@@ -432,7 +432,7 @@ func TestP11AnswersStreamAndCancellationReachesTheMember(t *testing.T) {
 		close(canceled)
 	})
 	w := start(t, stream)
-	front := serve(t, w.proxy(proxy.Config{H2C: true}).Lookup())
+	front := serve(t, w.proxy(proxy.Config{}).Lookup())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	req, _ := http.NewRequestWithContext(ctx, "GET", front.URL, nil)

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -220,10 +219,10 @@ func (p *Proxy) PickAndRegister(made Made) http.Handler {
 					err = fmt.Errorf("it has %d bytes, not 1 to %d", len(x.key), rooted.MaxKeyBytes)
 				}
 				if err != nil {
-					return fmt.Errorf("member %q has made something whose key cannot be read: %w", x.target.Member, err)
+					return &notBound{fmt.Sprintf("member %q has made something whose key cannot be read", x.target.Member), err}
 				}
 				if err := p.cfg.Registry.Bind(r.Context(), p.keyspace[0], x.key, x.target); err != nil {
-					return fmt.Errorf("member %q has made %.80q, which could not be given to it: %s", x.target.Member, x.key, err)
+					return &notBound{fmt.Sprintf("member %q has made %.80q, which could not be given to it", x.target.Member, x.key), err}
 				}
 				x.tag = Spawned
 				return nil
@@ -272,7 +271,7 @@ func (p *Proxy) LookupAndDeregister(status int) http.Handler {
 					return nil
 				}
 				if err := p.cfg.Registry.Unbind(r.Context(), p.keyspace[0], x.key, x.target); err != nil {
-					return fmt.Errorf("member %q has ended %.80q, which could not be taken away from it: %s", x.target.Member, x.key, strings.TrimSpace(err.Error()))
+					return &notBound{fmt.Sprintf("member %q has ended %.80q, which could not be taken away from it", x.target.Member, x.key), err}
 				}
 				x.tag = Deregistered
 				return nil

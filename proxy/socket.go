@@ -7,12 +7,11 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
-	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )
 
@@ -44,7 +43,7 @@ func (p *Proxy) Upgraded() int {
 
 func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*socket, error) {
 	ctx, over := context.WithCancel(context.Background())
-	s := &socket{ReadWriteCloser: up, web: web, over: ctx.Done(), close: over, ending: make(chan struct{}), gone: make(chan struct{})}
+	s := &socket{ReadWriteCloser: up, web: web, sent: &x.bytes, over: ctx.Done(), close: over, ending: make(chan struct{}), gone: make(chan struct{})}
 	k.mu.Lock()
 	if k.closed {
 		k.mu.Unlock()
@@ -68,9 +67,7 @@ func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*
 		if p.cfg.Callers != nil {
 			judging.Go(func() { s.judge(ctx, p, who) })
 		}
-		if key != nil {
-			s.follow(ctx, p.cfg.Router, key, options, target)
-		}
+		s.follow(ctx, p.cfg.Router, key, options, target)
 		<-s.over
 	}()
 	return s, nil
@@ -91,6 +88,7 @@ func (k *sockets) close() {
 type socket struct {
 	io.ReadWriteCloser
 	web   bool
+	sent  *atomic.Int64   // bytes, to the caller
 	over  <-chan struct{} // it was closed
 	close context.CancelFunc
 
@@ -110,10 +108,18 @@ type socket struct {
 	got   chan piece
 }
 
-// follow ends a socket whose member is no owner of the key any more.
+// follow ends a socket whose member is no owner of the key any more. One without a key ends with its member.
 func (s *socket) follow(ctx context.Context, r *router.Router, key []byte, o router.Options, t router.Target) {
+	if key == nil {
+		at, a := r.WhileOwner(ctx, nil, o, t)
+		defer a.End(nil)
+		if <-at.Done(); ctx.Err() == nil {
+			s.end(closeServiceRestart, "the member has failed: connect again")
+		}
+		return
+	}
 	_ = r.Follow(ctx, key, o, func(now router.Target, err error) bool {
-		if !ended(now, err, t) {
+		if !t.Lost(now, err) {
 			return true
 		}
 		s.end(closeServiceRestart, "the region has moved: connect again")
@@ -136,36 +142,6 @@ func (s *socket) judge(ctx context.Context, p *Proxy, who principal.Principal) {
 			return
 		}
 	}
-}
-
-// ended says whether the member of a target has lost the key, by what is known now.
-func ended(now router.Target, err error, was router.Target) bool {
-	if r := now.Region; r != nil {
-		if was.Region != nil && r.Revision < was.Region.Revision {
-			return false // older
-		}
-		if (was.Region == nil || r.ID == was.Region.ID) && was.Epoch.NewerThan(r.Epoch) {
-			return false // a member named this one, and the root does not say so yet
-		}
-	}
-	if said, ok := errors.AsType[*client.Error](err); ok {
-		switch said.Reason {
-		case rootv1.Reason_REASON_NOT_FOUND:
-			at := rooted.TokenFromProto(said.Detail.GetCurrentToken())
-			return at == (rooted.Token{}) || at.Compare(was.Token) >= 0
-		case rootv1.Reason_REASON_UNHEALTHY_MEMBER, rootv1.Reason_REASON_NO_ACTIVE_MEMBERS:
-			return true
-		}
-	}
-	if err != nil || now.Region == nil {
-		return false // not known
-	}
-	for _, o := range now.Region.Owners {
-		if o.Member == was.Member && (was.Incarnation == 0 || o.Incarnation == 0 || o.Incarnation == was.Incarnation) {
-			return false
-		}
-	}
-	return true
 }
 
 // end asks the reader to close.
@@ -288,7 +264,20 @@ func (s *socket) linger() error {
 // WriteTo implements io.WriterTo, for io.Copy, which would take 32 KiB for each direction of
 // each connection.
 func (s *socket) WriteTo(w io.Writer) (int64, error) {
-	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{s}, s.room())
+	return io.CopyBuffer(counted{w, s.sent}, struct{ io.Reader }{s}, s.room())
+}
+
+// counted is a Writer whose bytes are counted.
+type counted struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+// Write implements io.Writer.
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // ReadFrom implements io.ReaderFrom, as WriteTo.

@@ -19,6 +19,7 @@ import (
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	"github.com/nokv/nokv/proxy"
+	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )
 
@@ -29,7 +30,8 @@ func proxyCommand() *command {
 For callers in any language: each request goes to the member that owns its key, with the
 epoch in the header Nokv-Epoch, across failovers and moves. What a member refuses, or what
 nothing of was sent, is held for --hold and tried again; what may have been run only if it
-is idempotent, by its method or with an Idempotency-Key.
+is idempotent, by its method or with an Idempotency-Key. gRPC does not go through here:
+package grpcroute has its callers.
 
   nokv proxy --keyspace games --key-header X-Game --addr 127.0.0.1:8080
   curl -H 'X-Game: g1' http://127.0.0.1:8080/move
@@ -54,13 +56,12 @@ not requests. Ctrl-C or SIGTERM lets requests come to their end, for --drain at 
 			f.StringVar(&s.addr, "addr", "127.0.0.1:8080", "`address` to listen on")
 			f.StringVar(&s.metricsAddr, "metrics-addr", "", "`address` for /debug/vars, /healthz and /readyz (default none)")
 			f.BoolVar(&s.claim, "claim", false, "have regions made of keys that have none")
-			f.BoolVar(&s.h2c, "h2c", false, "ask members by HTTP/2 without TLS; gRPC requests always are")
 			f.BoolVar(&s.plain, "plain", false, "listen without TLS, on this machine, though there are certificates")
 			f.BoolVar(&s.insecure, "insecure", false, "let anybody in: listen without certificates on addresses that other machines reach")
 			f.BoolVar(&s.trust, "trust-forwarded", false, "keep X-Forwarded-For of callers: another proxy is in front")
 			f.BoolVar(&s.quiet, "no-access-log", false, "write no line for each request")
 			f.Int64Var(&s.maxBody, "max-body", 64<<20, "longest body of a request in `bytes`; -1: any")
-			s.timeout = f.duration("timeout", 30*time.Second, "`time` that an answer of a member is waited for")
+			s.timeout = f.duration("timeout", 30*time.Second, "`time` that answers of members are waited for, in all")
 			s.silence = f.duration("body-silence", 30*time.Second, "`time` that the next bytes of a body are waited for")
 			s.hold = f.duration("hold", 5*time.Second, "`time` that a request that was not run is held while its region moves")
 			s.drain = f.duration("drain", 10*time.Second, "`time` that requests have to come to their end when this process ends")
@@ -79,13 +80,13 @@ not requests. Ctrl-C or SIGTERM lets requests come to their end, for --drain at 
 
 // proxyServer is nokv proxy.
 type proxyServer struct {
-	flags                                     *flags
-	keyspace, header, path, query             string
-	addr, metricsAddr, level                  string
-	claim, h2c, plain, insecure, trust, quiet bool
-	maxBody                                   int64
-	timeout, silence, hold, drain             *time.Duration
-	ends                                      endpointFlags
+	flags                                *flags
+	keyspace, header, path, query        string
+	addr, metricsAddr, level             string
+	claim, plain, insecure, trust, quiet bool
+	maxBody                              int64
+	timeout, silence, hold, drain        *time.Duration
+	ends                                 endpointFlags
 
 	proxy    *proxy.Proxy
 	router   *router.Router
@@ -193,7 +194,7 @@ func (s *proxyServer) run(ctx context.Context, e *env) error {
 		s.tags[tag] = new(atomic.Uint64)
 	}
 	if s.proxy, err = proxy.New(proxy.Config{
-		Router: s.router, Key: key, Pins: proxy.NewPins(s.router, s.keyspace), Callers: callers, ClaimOnMiss: s.claim, TLS: t.certs, H2C: s.h2c, Timeout: *s.timeout, BodySilence: *s.silence, Hold: *s.hold, MaxBody: s.maxBody,
+		Router: s.router, Key: key, Pins: proxy.NewPins(s.router, s.keyspace), Callers: callers, ClaimOnMiss: s.claim, TLS: t.certs, Timeout: *s.timeout, BodySilence: *s.silence, Hold: *s.hold, MaxBody: s.maxBody,
 		TrustForwarded: s.trust, OnResult: func(r proxy.Result) { s.over(lines, r) }, Logger: logger,
 	}); err != nil {
 		return usagef("%s", err)
@@ -219,7 +220,7 @@ func (s *proxyServer) run(ctx context.Context, e *env) error {
 const (
 	proxyHeaders     = 5 * time.Second
 	proxyIdle        = 2 * time.Minute
-	proxyHeaderBytes = 64 << 10
+	proxyHeaderBytes = 4 * proxy.MaxHeaderBytes // the handler refuses with a reason
 )
 
 // serve follows the keyspace and answers until ctx ends, and then what is under way.
@@ -331,7 +332,7 @@ func (s *proxyServer) over(lines io.Writer, r proxy.Result) {
 		Time: time.Now(), Method: logged(r.Request.Method), Path: logged(r.Request.URL.EscapedPath()), Status: r.Status, Result: string(r.Tag),
 		Key: logged(showKey(r.Key)), Caller: r.Caller, Member: string(r.Target.Member), Tries: r.Tries, Micros: r.Duration.Microseconds(), BytesSent: r.Bytes, Remote: r.Request.RemoteAddr,
 	}
-	if r.Tries > 0 {
+	if r.Target.Epoch != (rooted.Epoch{}) {
 		line.Epoch = r.Target.Epoch.String()
 	}
 	if r.Err != nil {

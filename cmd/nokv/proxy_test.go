@@ -20,6 +20,7 @@ import (
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
 	"github.com/nokv/nokv/mtls/principal"
+	"github.com/nokv/nokv/proxy"
 	"github.com/nokv/nokv/test/size"
 )
 
@@ -38,6 +39,7 @@ func TestP80ProxysWords(t *testing.T) {
 		{"proxy --keyspace k --key-header nokv_region", "headers of Nokv- are those that the proxy sets"},
 		{"proxy --keyspace k --key-header H extra", "no arguments"},
 		{"proxy --keyspace k --key-header H --certs " + proctest.NewCertificates(t, "test").Of(principal.Client, "web"), "that of client/web, not of a proxy"},
+		{"proxy --keyspace k --key-header H --h2c", "h2c"},
 	} {
 		wantRefused(t, c.line, exitUsage, c.want)
 	}
@@ -72,6 +74,18 @@ func TestP80NokvProxyWithCertificatesSpeaksWhatItOffers(t *testing.T) {
 				_ = resp.Body.Close()
 				if resp.Proto != strings.TrimSpace(want) || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Nokv-Reason") == "" {
 					t.Errorf("a caller with HTTP/1.1 %t and HTTP/2 %t is answered %s %d", speaks[0], speaks[1], resp.Proto, resp.StatusCode)
+				}
+				long, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+addrs[0], nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				long.Header.Set("X-Long", strings.Repeat("x", 3*proxy.MaxHeaderBytes))
+				if resp, err = c.Do(long); err != nil {
+					t.Fatal(err)
+				}
+				_ = resp.Body.Close()
+				if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge || resp.Header.Get("Nokv-Reason") != "headers_too_large" {
+					t.Errorf("headers that are too long, by %s: %d %v", resp.Proto, resp.StatusCode, resp.Header)
 				}
 				break
 			}

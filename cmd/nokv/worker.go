@@ -36,8 +36,8 @@ they acquire and release, report a load that is made up, and answer requests:
   curl http://ADDRESS/games/KEY           as the region is held now
   curl http://ADDRESS/games/KEY?epoch=1.2 at exactly this epoch
 
-Who does not have it any more names the next owner in the headers Nokv-Member-Address
-and Nokv-Epoch, to be asked once.
+Who does not have it any more names the next owner in the headers Nokv-Member and
+Nokv-Epoch, to be asked once; nokv member list has the addresses.
 
 With --members N there are N of them in this process, NAME-1 to NAME-N. The first Ctrl-C
 or SIGTERM gives the regions to others before the process ends; the second one ends it.
