@@ -37,7 +37,7 @@ func TestCallersInOtherLanguages(t *testing.T) {
 			}
 			var got counted
 			for want := 1; want <= 2; want++ {
-				r := proctest.Run(t, say("call", c.url, "of-"+language))
+				r := proctest.Run(t, say("call", c.url, "öf-"+language))
 				if err := json.Unmarshal([]byte(r.Stdout), &got); err != nil || got.Count != want {
 					t.Fatalf("call %d says %s %s", want, r.Stdout, r.Stderr)
 				}
@@ -48,7 +48,7 @@ func TestCallersInOtherLanguages(t *testing.T) {
 			}
 			away := nobody(t)
 			c.eventually(func() error { // the view of who is asked may be behind
-				r := proctest.Run(t, say("route", "http://"+away+","+rest[0], "games", "of-"+language))
+				r := proctest.Run(t, say("route", "http://"+away+","+rest[0], "games", "öf-"+language))
 				if err := json.Unmarshal([]byte(r.Stdout), &to); err != nil || len(to.Owners) != 1 || to.Owners[0].Member != got.Member ||
 					to.Owners[0].Address != c.address[got.Member] || to.Headers["Nokv-Epoch"] == "" || to.Headers["Nokv-Region"] == "" || !strings.Contains(r.Stderr, "unreachable: again in") {
 					return fmt.Errorf("the route of a key of %s: %s %s", got.Member, r.Stdout, r.Stderr)
@@ -74,7 +74,7 @@ func TestCallersInOtherLanguages(t *testing.T) {
 					return nil
 				})
 			}
-			sees("of-" + language) // in the snapshot
+			sees("öf-" + language) // in the snapshot
 			sees("new-" + language)
 			c.Kill(c.Roots())
 			sees("behind-" + language)

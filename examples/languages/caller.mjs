@@ -44,8 +44,11 @@ async function problem(answer) {
   return { reason: `http_${answer.status}`, detail: (await answer.text()).slice(0, 200) };
 }
 
+// The bytes of a text as a header takes them: one character each.
+const bytes = text => Buffer.from(text).toString('latin1');
+
 // Adds one, once: the name of the request makes it one that may be sent again.
-const call = (proxy, key) => ask([proxy], { method: 'POST', headers: { 'X-Game': key, 'Idempotency-Key': randomUUID() } });
+const call = (proxy, key) => ask([proxy], { method: 'POST', headers: { 'X-Game': bytes(key), 'Idempotency-Key': randomUUID() } });
 
 // Who has a key, and the headers that a request to it carries. Numbers of 64 bits are text, and stay it.
 async function route(rest, keyspace, key) {

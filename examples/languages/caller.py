@@ -45,7 +45,8 @@ def problem(e):
 
 def call(proxy, key):
     """Adds one, once: the name of the request makes it one that may be sent again."""
-    return ask([proxy], {"X-Game": key, "Idempotency-Key": secrets.token_hex(16)}, b"")
+    name = key.encode().decode("latin-1")  # as which http.client sends headers: the bytes of the key
+    return ask([proxy], {"X-Game": name, "Idempotency-Key": secrets.token_hex(16)}, b"")
 
 
 def route(rest, keyspace, key):

@@ -13,7 +13,7 @@ const [port, folder] = [Number(process.argv[2]), process.argv[3]];
 const sidecar = process.env.NOKV_SIDECAR_URL;
 const headers = { Authorization: "Bearer " + process.env.NOKV_SIDECAR_TOKEN };
 const held = new Map(); // regions by number, which is text: it may have more bits than a number has
-const hash = (text) => createHash("sha256").update(text).digest("hex");
+const hash = (bytes) => createHash("sha256").update(bytes).digest("hex");
 const newer = (a, b) => a.map((n, i) => [n, b[i]]).find(([x, y]) => x !== y)?.reduce((x, y) => x > y) ?? true;
 
 class Counter {
@@ -21,10 +21,10 @@ class Counter {
   added = new Set();
   rest = "";
   at = 0;
-  constructor({ key, region, epoch }) {
+  constructor({ start_key, region, epoch }) {
     this.epoch = epoch;
     this.own = [region, ...epoch.split(".")].map(BigInt);
-    this.fd = fs.openSync(path.join(folder, hash(key)), "a+");
+    this.fd = fs.openSync(path.join(folder, hash(Buffer.from(start_key, "base64"))), "a+"); // bytes: "key" is there only if they are text
     this.append("-"); // older owners' lines count no more from here on
   }
   append(what) {
@@ -84,11 +84,12 @@ async function poll() {
 
 async function serve(req, res) {
   const answer = (status, body, more = {}) => res.writeHead(status, { ...more, "Content-Type": "application/json" }).end(JSON.stringify(body) + "\n");
-  const region = req.headers["nokv-region"] ?? "", epoch = req.headers["nokv-epoch"] ?? "", key = req.headers["x-game"] ?? "";
+  const region = req.headers["nokv-region"] ?? "", epoch = req.headers["nokv-epoch"] ?? "";
+  const key = Buffer.from(req.headers["x-game"] ?? "", "latin1"); // the bytes that came, as which Node took them
   const mine = () => (held.get(region)?.epoch === epoch ? held.get(region) : undefined);
   for await (const _ of req); // nobody needs the body
   if (!mine()) {
-    const asked = new URLSearchParams({ keyspace: req.headers["nokv-keyspace"] ?? "", region, epoch, key, wait_millis: 5000 });
+    const asked = new URLSearchParams({ keyspace: req.headers["nokv-keyspace"] ?? "", region, epoch, key_base64: key.toString("base64"), wait_millis: 5000 });
     const told = await fetch(`${sidecar}/nokv/may?${asked}`, { headers });
     const may = await told.json();
     if (told.status !== 200) return answer(400, may);
@@ -97,7 +98,7 @@ async function serve(req, res) {
   const c = mine(); // nothing comes between this and the line on the disk: there is one thread
   const once = hash(req.headers["idempotency-key"] ?? randomUUID());
   if (!c || !(req.method === "POST" ? c.append(once) : c.read())) return answer(421, {}, { "Nokv-Refused": "not_owned" });
-  answer(200, { key, count: c.added.size, member: process.env.NOKV_MEMBER_ID, pid: process.pid });
+  answer(200, { key: key.toString(), count: c.added.size, member: process.env.NOKV_MEMBER_ID, pid: process.pid });
 }
 
 fs.mkdirSync(folder, { recursive: true });

@@ -13,7 +13,7 @@ from there.
 What keeps two owners apart: each line begins with the region and the epoch of who wrote it.
 Behind a line of a newer one, lines of older ones do not count, and who wrote one reads so.
 """
-import hashlib, http.server, json, os, secrets, sys, threading, urllib.error, urllib.parse, urllib.request
+import base64, hashlib, http.server, json, os, secrets, sys, threading, urllib.error, urllib.parse, urllib.request
 
 PORT, FOLDER, HOST = int(sys.argv[1]), sys.argv[2], (sys.argv + ["127.0.0.1"])[3]
 SIDECAR, TOKEN = os.environ["NOKV_SIDECAR_URL"], "Bearer " + os.environ["NOKV_SIDECAR_TOKEN"]
@@ -24,7 +24,7 @@ class Counter:
     def __init__(self, key, region, epoch):
         self.epoch, self.own = epoch, [int(region)] + [int(n) for n in epoch.split(".")]
         self.newest, self.added, self.at, self.rest = [0, 0, 0], set(), 0, ""
-        name = hashlib.sha256(key.encode()).hexdigest()
+        name = hashlib.sha256(key).hexdigest()
         self.file = open(os.path.join(FOLDER, name), "a+b", buffering=0)
         self.append("-")  # older owners' lines count no more from here on
 
@@ -77,7 +77,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         call = json.loads(body)
         with lock:
             if call["call"] == "acquire":
-                held[call["region"]] = Counter(call["key"], call["region"], call["epoch"])
+                key = base64.b64decode(call["start_key"])  # bytes: "key" is there only if they are text
+                held[call["region"]] = Counter(key, call["region"], call["epoch"])
             elif call["call"] in ("release", "evict"):
                 c = held.pop(call["region"], None)  # None: the answer was lost, and it is asked again
                 return self.answer(200, {"frontier": str(len(c.added)) if c else call["frontier"]})
@@ -89,10 +90,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def serve(self, work):
         region, epoch, key = (self.headers.get(h, "") for h in ("Nokv-Region", "Nokv-Epoch", "X-Game"))
+        key = key.encode("latin-1")  # the bytes that came, as which http.server took them
         with lock:
             c = held.get(region)
         if c is None or c.epoch != epoch:  # it may be on its way here, or elsewhere: the sidecar waits, and knows
-            asked = urllib.parse.urlencode({"keyspace": self.headers.get("Nokv-Keyspace", ""), "region": region, "epoch": epoch, "key": key, "wait_millis": 5000})
+            asked = urllib.parse.urlencode({"keyspace": self.headers.get("Nokv-Keyspace", ""), "region": region, "epoch": epoch, "key_base64": base64.b64encode(key), "wait_millis": 5000})
             request = urllib.request.Request(SIDECAR + "/nokv/may?" + asked, headers={"Authorization": TOKEN})
             try:
                 may = json.load(urllib.request.urlopen(request, timeout=10))
@@ -105,7 +107,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if c is None or c.epoch != epoch or not work(c):
                 return self.answer(421, headers={"Nokv-Refused": "not_owned"})
             count = len(c.added)
-        self.answer(200, {"key": key, "count": count, "member": os.environ["NOKV_MEMBER_ID"], "pid": os.getpid()})
+        self.answer(200, {"key": key.decode(errors="backslashreplace"), "count": count, "member": os.environ["NOKV_MEMBER_ID"], "pid": os.getpid()})
 
 
 os.makedirs(FOLDER, exist_ok=True)
