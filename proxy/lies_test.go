@@ -247,8 +247,7 @@ func TestP84P85AStoppedMemberIsNotWaitedFor(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				asked, goes := make(chan struct{}), make(chan struct{})
-				var w *world
-				w = startInMemory(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w := startInMemory(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					close(asked)
 					select {
 					case <-goes:
