@@ -141,8 +141,16 @@ func TestAConnectionThatEndedIdleCostsNobody(t *testing.T) {
 		c, err := new(net.Dialer).DialContext(ctx, network, addr)
 		return &dying{Conn: c}, err
 	})
-	front := serve(t, w.proxy(cfg).Lookup())
-	for i := range 20 {
+	p := w.proxy(cfg)
+	byKey := serve(t, p.Lookup())
+	byName := serve(t, p.Via(func(*http.Request) (router.Target, error) { // which asks nobody else
+		return router.Target{Member: "m0", Address: w.address(0), Incarnation: 1}, nil
+	}))
+	for i := range 40 {
+		front := byKey
+		if i >= 20 {
+			front = byName
+		}
 		method, body := []string{"POST", "GET"}[i/2%2], []string{"", "x"}[i/4%2]
 		if code, _, said := ask(t, method, front.URL, "k", body); code != 200 {
 			t.Errorf("request %d, %s: %d %s", i, method, code, said)
