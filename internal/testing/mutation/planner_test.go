@@ -364,7 +364,7 @@ var planner = []mutation{
 	},
 	{
 		33, "who cannot acquire keeps what it has", "coordinator/placement/unserved.go",
-		"if said.Failed && k.prepareMax > 0 &&", "if false &&",
+		"if (unsaid || said.Failed) && k.prepareMax > 0 &&", "if false &&",
 		[]string{plans},
 	},
 	{
@@ -389,7 +389,7 @@ var planner = []mutation{
 	},
 	{
 		33, "a Release that does not return counts against its member", "coordinator/placement/unserved.go",
-		"g.Failed && !g.Releases}", "g.Failed}",
+		"g.Failed && !g.Releases, g.Unsaid}", "g.Failed, g.Unsaid}",
 		[]string{plans},
 	},
 	{
