@@ -174,6 +174,7 @@ func TestTheEndOfTheProcessIsPassedOn(t *testing.T) {
 func TestStreamsPassTheSidecar(t *testing.T) {
 	f := front(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") == "" {
+			w.Header().Set("Content-Length", "100") // what has a length is not sent at once by itself
 			_, _ = io.WriteString(w, "data: 1\n\n")
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done() // which is when the caller has read it, and goes
