@@ -124,7 +124,7 @@ func (r *keptReport) size() int {
 // it owns it, or is to own it next. It refuses with
 //
 //	REASON_INVALID_REQUEST  what is too long, or no number
-//	REASON_NOT_FOUND        there is no such region
+//	REASON_NOT_FOUND        there is no such region, or it is neither its own nor of a keyspace where it may be
 //	REASON_EPOCH_STALE      it is not the member's
 //	REASON_OVERLOADED       there is no room for more
 //
@@ -141,6 +141,9 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 	if !concerns(st, r, m) {
 		if rooted.EpochFromProto(p.GetEpoch()).NewerThan(r.Epoch) {
 			s.keepEarly(m, p, now)
+		}
+		if !st.Hosts(state.MemberID(m.GetId()), st.Keyspace(r.Keyspace).GetName()) {
+			return false, NoRegion(r.ID) // ids would tell what others have
 		}
 		e := reason.New(rootv1.Reason_REASON_EPOCH_STALE, "region %d at epoch %s is not member %.64q's", r.ID, r.Epoch, m.GetId())
 		e.Detail.Region = &rootv1.Region{Id: uint64(r.ID), Epoch: r.Epoch.Proto()}

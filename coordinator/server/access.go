@@ -78,24 +78,39 @@ func (v *served) mayReadOf(ctx context.Context, id state.KeyspaceID) error {
 	return v.server.cfg.Access.MayAll(ctx, v.state, rootv1.Verb_VERB_READ)
 }
 
-// conceal takes out of refusals the regions that are in the way of a caller who may
-// neither read nor publish in their keyspace, and does not own them. That of a region
-// which is gone has no keyspace, and says its last epoch.
+// conceal takes out of results what a caller may not read, and does not own: of refusals the region
+// that is in the way, of repetitions what there is now of what was made then, by somebody who may have
+// lost its grant since. What is gone has no keyspace, and says its number alone.
 func (s *Server) conceal(ctx context.Context, results ...*rootv1.CommandResult) {
-	gate := s.cfg.Access
-	if gate == nil {
+	if s.cfg.Access == nil {
 		return
 	}
-	st, p := s.view().State, principal.FromContext(ctx)
+	view := s.view()
+	v, p := &served{server: s, view: view, state: view.State}, principal.FromContext(ctx)
+	hidden := func(region *rootv1.Region, keyspace uint32) bool {
+		owns := p.Role == principal.Member && slices.ContainsFunc(region.GetOwners(), func(o *rootv1.Owner) bool { return o.GetMemberId() == p.Name })
+		return keyspace != 0 && !owns && v.mayReadOf(ctx, state.KeyspaceID(keyspace)) != nil
+	}
 	for _, result := range results {
-		region := result.GetError().GetRegion()
-		if region.GetKeyspaceId() == 0 || p.Role == principal.Member && slices.ContainsFunc(region.GetOwners(), func(o *rootv1.Owner) bool { return o.GetMemberId() == p.Name }) {
-			continue
-		}
-		keyspace := st.Keyspace(state.KeyspaceID(region.GetKeyspaceId()))
-		if keyspace == nil || gate.May(ctx, st, rootv1.Verb_VERB_READ, keyspace.GetName()) != nil && gate.May(ctx, st, rootv1.Verb_VERB_PUBLISH, keyspace.GetName()) != nil {
+		if region := result.GetError().GetRegion(); hidden(region, region.GetKeyspaceId()) {
 			result.Error = proto.CloneOf(result.Error)
 			result.Error.Region = nil
+		}
+		if !result.GetRepetition() {
+			continue
+		}
+		for _, e := range result.GetEvents() {
+			if t := e.GetTransition(); hidden(e.GetRegion(), t.GetKeyspaceId()) {
+				e.Transition = &rootv1.Transition{Id: t.GetId()}
+			}
+			for _, r := range []**rootv1.Region{&e.Region, &e.RightRegion} {
+				if hidden(*r, (*r).GetKeyspaceId()) {
+					*r = &rootv1.Region{Id: (*r).GetId()}
+				}
+			}
+			if k := e.GetKeyspace(); hidden(nil, k.GetId()) {
+				e.Keyspace = &rootv1.Keyspace{Id: k.GetId()}
+			}
 		}
 	}
 }
@@ -108,6 +123,14 @@ func (v *served) region(ctx context.Context, id state.RegionID) (*state.Region, 
 		return nil, catalog.NoRegion(id)
 	}
 	return r, err
+}
+
+// keyspaceOf is the keyspace of a region; 0: the region is gone.
+func (v *served) keyspaceOf(id state.RegionID) state.KeyspaceID {
+	if r := v.state.Region(id); r != nil {
+		return r.Keyspace
+	}
+	return 0
 }
 
 // Access counts refusals and callers; nil without certificates.

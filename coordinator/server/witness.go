@@ -29,6 +29,12 @@ func (s *Server) Witness(ctx context.Context, req *coordinatorv1.WitnessRequest)
 	if err := s.invariants.walk(ctx, v.state, v.now, truth.Placed); err != nil {
 		return nil, err
 	}
+	for i := range truth.Placed.Found {
+		a := &truth.Placed.Found[i]
+		if a.Region != 0 && v.mayReadOf(ctx, v.keyspaceOf(a.Region)) != nil {
+			a.Region, a.Numbers = 0, "it is about a region that the caller may not read"
+		}
+	}
 	report := witness.Judge(truth)
 	resp := &coordinatorv1.WitnessResponse{
 		Cluster: truth.Cluster, Tenure: truth.Tenure, Handovers: truth.Handovers, Allocators: truth.Allocators,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/impersonate"
+	"github.com/nokv/nokv/internal/testing/strangers"
 	"github.com/nokv/nokv/internal/testing/testreport"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls/principal"
@@ -98,6 +99,30 @@ func cells(r rules, between string) string {
 	return strings.TrimRight(strings.Join(words, between), " ")
 }
 
+// strangersOf are what strangers get by the calls of a service.
+var strangersOf = map[protoreflect.Name]map[protoreflect.Name]strangers.Row{"Coordinator": strangers.Coordinator, "Store": strangers.Store}
+
+// TestEveryCallThatBearsAKeyspaceHasARow: what a stranger gets is written down for each call that
+// names a keyspace, or anything of one.
+func TestEveryCallThatBearsAKeyspaceHasARow(t *testing.T) {
+	bearing := 0
+	eachMethod(func(m protoreflect.MethodDescriptor) {
+		rows, serves := strangersOf[m.Parent().Name()]
+		if !serves {
+			return
+		}
+		_, row := rows[m.Name()]
+		if bears := strangers.Bears(m); bears != row {
+			t.Errorf("%s bears a keyspace: %t; it has a row: %t", m.FullName(), bears, row)
+		} else if bears {
+			bearing++
+		}
+	})
+	if n := len(strangers.Coordinator) + len(strangers.Store); bearing != n {
+		t.Errorf("%d calls bear a keyspace, there are %d rows", bearing, n)
+	}
+}
+
 const tables = "../../docs/access.md"
 
 // TestTheDocumentsShowTheTables: what stands in the documents is what is judged by.
@@ -123,6 +148,12 @@ func TestTheDocumentsShowTheTables(t *testing.T) {
 		k := kinds[f.Number()]
 		fmt.Fprintf(&b, "| `%s` |%s |%s |\n", f.Name(), markdown(k.published, principal.Root, principal.Coordinator), markdown(k.proposed, principal.Root))
 	}
+	b.WriteString("\nWhat a principal without any grant there gets of a closed keyspace, call by call; empty: nothing, and reads answer as if there were no such keyspace.\n\n| call | sees | owns | changes | is given |\n|---|---|---|---|---|\n")
+	eachMethod(func(m protoreflect.MethodDescriptor) {
+		if r, ok := strangersOf[m.Parent().Name()][m.Name()]; ok {
+			fmt.Fprintf(&b, "| `%s.%s` | %s | %s | %s | %s |\n", m.Parent().FullName(), m.Name(), r.Sees, r.Owns, r.Changes, r.Given)
+		}
+	})
 	if *rewrite {
 		if err := os.WriteFile(tables, []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
