@@ -111,6 +111,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.ID == "":
 		return errors.New("member config: ID is empty: give the process a name that it keeps when it restarts")
+	case rooted.CheckID("ID", c.ID) != nil:
+		return fmt.Errorf("member config: %w", rooted.CheckID("ID", c.ID))
 	case c.Address == "":
 		return errors.New("member config: Address is empty: give host:port, where callers reach this process")
 	case everywhere(c.Address):

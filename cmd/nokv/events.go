@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nokv/nokv/internal/chronicle"
+	"github.com/nokv/nokv/internal/oneline"
 	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
@@ -204,7 +205,7 @@ func (s *story) print(l chronicle.Line) error {
 		if !l.Time.IsZero() {
 			when = l.Time.Local().Format("2006-01-02 15:04:05.000")
 		}
-		_, err := fmt.Fprintf(s.env.stdout, "%-23s  %s%s\n", when, inLine(l.Text), byWhom(l.Actor, l.Via, l.Why))
+		_, err := fmt.Fprintf(s.env.stdout, "%-23s  %s%s\n", when, oneline.Of(l.Text), byWhom(l.Actor, l.Via, l.Why))
 		return err
 	}
 	out := storyOutput{

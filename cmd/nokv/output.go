@@ -3,11 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/nokv/nokv/internal/keytext"
+	"github.com/nokv/nokv/internal/oneline"
 )
 
 // print writes v as indented JSON, or calls table.
@@ -35,20 +34,9 @@ func row(w *tabwriter.Writer, cells ...any) {
 		if i > 0 {
 			fmt.Fprint(w, "\t")
 		}
-		fmt.Fprint(w, inLine(fmt.Sprint(c)))
+		fmt.Fprint(w, oneline.Of(fmt.Sprint(c)))
 	}
 	fmt.Fprintln(w)
-}
-
-// inLine keeps what others have said, such as an application of its region, within its line and cell:
-// what a terminal would act on is a space.
-func inLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text)
 }
 
 // showKey prints a key for people and scripts, as package keytext does.

@@ -1,8 +1,10 @@
 package state
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,6 +46,9 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 		return d
 	}
 	for _, e := range c.GetEvents() {
+		if err := checkNamed(e); err != nil {
+			return invalid("%v", err)
+		}
 		joins := e.GetMemberJoined().GetMember()
 		if err := rooted.CheckProbeAddress(joins.GetProbeAddress(), joins.GetAddress()); err != nil {
 			return invalid("%v", err)
@@ -56,6 +61,25 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 				return d
 			}
 		}
+	}
+	return nil
+}
+
+// checkNamed refuses ids that come in with an event and cannot be told from others, and such texts beside
+// them in lists.
+func checkNamed(e *rootv1.Event) error {
+	switch k := e.GetKind().(type) {
+	case *rootv1.Event_MemberJoined:
+		m := k.MemberJoined.GetMember()
+		err := cmp.Or(rooted.CheckID("member id", m.GetId()), rooted.CheckShown("address", m.GetAddress()), rooted.CheckShown("kind", m.GetKind()))
+		for _, name := range slices.Sorted(maps.Keys(m.GetLabels())) {
+			err = cmp.Or(err, rooted.CheckShown("label name", name), rooted.CheckShown("label", m.GetLabels()[name]))
+		}
+		return err
+	case *rootv1.Event_CoordinatorJoined:
+		return cmp.Or(rooted.CheckID("coordinator id", k.CoordinatorJoined.GetId()), rooted.CheckShown("address", k.CoordinatorJoined.GetAddress()))
+	case *rootv1.Event_TenureClaimed:
+		return cmp.Or(rooted.CheckID("holder id", k.TenureClaimed.GetHolderId()), rooted.CheckShown("holder address", k.TenureClaimed.GetHolderAddress()))
 	}
 	return nil
 }

@@ -35,11 +35,39 @@ func TestRefusedAtTheDoor(t *testing.T) {
 		s.Liveness.DeadAfterMillis, s.Liveness.SuspectAfterMillis = after, 1000
 		return &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: 2, ExpectedVersion: 1, Settings: s}}}
 	}
+	named := func(change func(m *rootv1.Member)) *rootv1.Event {
+		e := join(1)
+		change(e.GetMemberJoined().GetMember())
+		return e
+	}
+	coordinator := func(id, address string) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: id, Address: address, Incarnation: 1}}}
+	}
+	holder := func(id, address string) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+			HolderId: id, HolderAddress: address, HolderIncarnation: 1, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
+		}}}
+	}
+	const unseen = "has a character that is not seen"
 	for _, c := range []struct {
 		event *rootv1.Event
 		want  string
 	}{
 		{join(0), ""},
+		{named(func(m *rootv1.Member) { m.Id = "m1\u202e" }), "the member id \"m1\\u202e\" " + unseen},
+		{named(func(m *rootv1.Member) { m.Id = "../m1" }), "the member id \"../m1\" has the part \"..\""},
+		{named(func(m *rootv1.Member) { m.Address = "h\u200b:1" }), "the address \"h\\u200b:1\" " + unseen},
+		{named(func(m *rootv1.Member) { m.Kind = "a\u00a0b" }), "the kind \"a\\u00a0b\" " + unseen},
+		{named(func(m *rootv1.Member) { m.Labels = map[string]string{"zone": "a b", "r\u2067ack": "1"} }), "the label name \"r\\u2067ack\" " + unseen},
+		{named(func(m *rootv1.Member) { m.Labels = map[string]string{"zone": "a\ufeff"} }), "the label \"a\\ufeff\" " + unseen},
+		{named(func(m *rootv1.Member) { m.Labels = map[string]string{"zone": "two words"} }), ""},
+		{coordinator("c1", "h:1"), ""},
+		{coordinator("c\u00ad1", "h:1"), "the coordinator id \"c\\u00ad1\" " + unseen},
+		{coordinator("..", "h:1"), "the coordinator id \"..\" has the part \"..\""},
+		{coordinator("c1", "h\u202e:1"), "the address \"h\\u202e:1\" " + unseen},
+		{holder("c1", "h:1"), ""},
+		{holder("c\u200d1", "h:1"), "the holder id \"c\\u200d1\" " + unseen},
+		{holder("c1", "h\u3164:1"), "the holder address \"h\\u3164:1\" " + unseen},
 		{join(state.MaxCapacity), ""},
 		{join(state.MaxCapacity + 1), "capacity is 1000001, at most 1000000 are allowed"},
 		{join(math.MaxUint64), "at most 1000000 are allowed"},
@@ -73,8 +101,10 @@ func TestRefusedAtTheDoor(t *testing.T) {
 			}
 		}
 	}
-	var out state.Applied
-	if err := state.New().ApplyEntry(1, 1, encode(t, &rootv1.Command{Events: []*rootv1.Event{join(math.MaxUint64)}}), &out); err != nil || strings.Contains(out.Results[0].Reject.GetMessage(), "capacity") {
-		t.Errorf("an entry of an older version is judged anew: %v, %v", out.Results, err)
+	for what, old := range map[string]*rootv1.Event{"capacity": join(math.MaxUint64), "not seen": named(func(m *rootv1.Member) { m.Id = "m1\u202e" })} {
+		var out state.Applied
+		if err := state.New().ApplyEntry(1, 1, encode(t, &rootv1.Command{Events: []*rootv1.Event{old}}), &out); err != nil || strings.Contains(out.Results[0].Reject.GetMessage(), what) {
+			t.Errorf("an entry of an older version is judged anew: %v, %v", out.Results, err)
+		}
 	}
 }
