@@ -18,7 +18,8 @@
 //  4. Files that change are read again within a second of the next handshake, and
 //     every ten seconds while connections are open.
 //     What cannot be used, or makes another principal of the process, changes
-//     nothing: what was read before stays, with one warning.
+//     nothing: what was read before stays, with one warning. A key that every user
+//     of the machine can read cannot be used.
 //  5. Whoever is refused is told in one sentence who came, who was expected and
 //     what to do, as far as TLS lets it.
 package mtls
@@ -98,7 +99,6 @@ func Open(dir string, o Options) (*Source, error) {
 	}
 	s.used.Store(b)
 	s.looked.Store(s.now().UnixNano())
-	s.warnOfKey()
 	return s, nil
 }
 
@@ -124,13 +124,6 @@ func (s *Source) settled() (*bundle, error) {
 		if tries > 0 {
 			time.Sleep(10 * time.Millisecond) // nothing tells of the end of another process's renewal
 		}
-	}
-}
-
-// warnOfKey is for a key that was just read.
-func (s *Source) warnOfKey() {
-	if err := Exposed(filepath.Join(s.dir, KeyFile)); err != nil {
-		s.log.Warn("whoever has the key of a certificate can be its principal", "err", err)
 	}
 }
 
@@ -221,7 +214,6 @@ func (s *Source) reread() {
 	s.complaint = ""
 	s.used.Store(b)
 	s.log.Info("certificates read again", "dir", s.dir, "principal", b.own, "expires", b.expires)
-	s.warnOfKey()
 }
 
 // files are the contents of a folder.
@@ -240,7 +232,7 @@ func readFiles(dir string) (f files, err error) {
 			return files{}, fmt.Errorf("%w; a folder of certificates has %s, %s and %s: nokv cert issue makes one", err, CertFile, KeyFile, CAFile)
 		}
 	}
-	return f, nil
+	return f, Exposed(filepath.Join(dir, KeyFile)) // whoever has it can be its principal
 }
 
 func readFile(name string) ([]byte, error) {

@@ -151,39 +151,34 @@ func TestFilesThatChange(t *testing.T) {
 	}
 }
 
-// A key that others can read is warned of once, and again when the next one is no
-// better.
+// A key that every user of the machine can read or write is refused, and so is one that a renewal
+// brings: the one of before stays in use.
 func TestKeysThatOthersRead(t *testing.T) {
 	c := new(clock)
 	a := newAuthority(t, "prod", c.now())
-	dir := a.issue(t, principal.Member, "m1", day)
 	log := new(written.Text)
-	key := filepath.Join(dir, mtls.KeyFile)
-	chmod := func(mode os.FileMode) {
-		t.Helper()
+	for mode, refused := range map[os.FileMode]bool{0o600: false, 0o640: false, 0o644: true, 0o604: true, 0o602: true} {
+		dir := a.issue(t, principal.Member, "m1", day)
+		key := filepath.Join(dir, mtls.KeyFile)
+		s := open(t, dir, mtls.Options{Logger: log.Logger(hclog.Info), Now: c.now})
+		before := s.Expires()
+		log.Take()
+		a.issueTo(t, dir, principal.Member, "m1", 2*day)
 		if err := os.Chmod(key, mode); err != nil {
 			t.Fatal(err)
 		}
-	}
-	for mode, want := range map[os.FileMode]int{0o600: 0, 0o640: 0, 0o644: 1, 0o604: 1, 0o602: 1} {
-		chmod(mode)
-		s := open(t, dir, mtls.Options{Logger: log.Logger(hclog.Info), Now: c.now})
 		for range 3 {
 			c.add(time.Second)
 			s.Expires()
 		}
-		if said := log.Take(); strings.Count(said, "\n") != want || strings.Count(said, "chmod o= "+key) != want {
-			t.Errorf("mode %o: want %d warnings, got\n%s", mode, want, said)
+		if said := log.Take(); strings.Count(said, "chmod o= "+key) != map[bool]int{true: 1}[refused] || s.Expires().Equal(before) != refused {
+			t.Errorf("mode %o, renewed: it ends %v and %v\n%s", mode, before, s.Expires(), said)
 		}
-		a.issueTo(t, dir, principal.Member, "m1", day)
-		chmod(mode)
-		c.add(time.Second)
-		s.Expires()
-		if said := log.Take(); strings.Count(said, "chmod o= "+key) != want {
-			t.Errorf("mode %o, renewed: want %d warnings, got\n%s", mode, want, said)
+		if _, err := mtls.Open(dir, mtls.Options{Now: c.now}); (err != nil) != refused || refused && !strings.Contains(err.Error(), "chmod o= "+key) {
+			t.Errorf("mode %o: %v", mode, err)
 		}
 	}
-	if err := mtls.Exposed(filepath.Join(dir, "x")); err != nil {
+	if err := mtls.Exposed(filepath.Join(t.TempDir(), "x")); err != nil {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

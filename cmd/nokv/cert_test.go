@@ -35,9 +35,8 @@ func TestCertShowJudgesFolders(t *testing.T) {
 	do(exitOK, "cert", "show", other)
 }
 
-// A key that others can read is shown with its certificate, a CA's as well, and
-// does not stand in the way.
-func TestCertShowWarnsOfKeys(t *testing.T) {
+// A key that others can read is shown with its certificate, a CA's as well, and cannot be used.
+func TestKeysThatOthersReadAreNotUsed(t *testing.T) {
 	dir := t.TempDir()
 	authority, own := filepath.Join(dir, "ca"), filepath.Join(dir, "own")
 	do := func(args ...string) string {
@@ -58,8 +57,12 @@ func TestCertShowWarnsOfKeys(t *testing.T) {
 		if err := os.Chmod(key, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if said := do("cert", "show", folder); strings.Count(said, "chmod o= "+key) != 1 {
-			t.Errorf("%s is for all to read:\n%s", key, said)
+		code, stdout, stderr := runHere(t, "cert", "show", folder)
+		if want := map[string]int{own: exitRefused, authority: exitOK}[folder]; code != want || strings.Count(stdout, "chmod o= "+key) != 1 || (want == exitOK) != (stderr == "") {
+			t.Errorf("%s is for all to read: exit status %d\n%s%s", key, code, stdout, stderr)
 		}
+	}
+	if code, _, stderr := runHere(t, "cert", "issue", "--ca", authority, "--role", "operator", "--name", "p", "--out", filepath.Join(dir, "p")); code != exitRefused || !strings.Contains(stderr, "chmod o= ") {
+		t.Errorf("an authority's key that everybody can read makes certificates: exit status %d\n%s", code, stderr)
 	}
 }

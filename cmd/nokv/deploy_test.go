@@ -49,8 +49,9 @@ type kubeObject struct {
 				Volumes                       []struct {
 					Name   string `yaml:"name"`
 					Secret struct {
-						SecretName string `yaml:"secretName"`
-						Items      []struct{ Key, Path string }
+						SecretName  string `yaml:"secretName"`
+						DefaultMode int    `yaml:"defaultMode"`
+						Items       []struct{ Key, Path string }
 					} `yaml:"secret"`
 					Claim yaml.Node `yaml:"persistentVolumeClaim"`
 				} `yaml:"volumes"`
@@ -194,6 +195,9 @@ func podLines(t *testing.T, set, service kubeObject, ordinal int) (lines []*comm
 		// The certificates of this pod are where it looks for them, and its folders are volumes.
 		there := map[string]bool{}
 		for _, v := range pod.Volumes {
+			if mode := v.Secret.DefaultMode; v.Secret.SecretName != "" && (mode == 0 || mode&0o006 != 0) {
+				t.Errorf("%s: every process reads the keys of volume %s, of mode %04o: they are refused", name, v.Name, mode)
+			}
 			for _, item := range v.Secret.Items {
 				there["/"+v.Name+"/"+item.Path] = true
 			}

@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -54,6 +55,9 @@ func Open(file string) (*Key, error) {
 	if file == "" {
 		return nil, nil
 	}
+	if err := mtls.Exposed(file); err != nil {
+		return nil, fmt.Errorf("secret file: %w", err)
+	}
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("secret file: %w", err)
@@ -64,7 +68,7 @@ func Open(file string) (*Key, error) {
 		return nil, fmt.Errorf("secret file: %w", err)
 	}
 	if n := len(secret); n < MinFileBytes || n > MaxFileBytes {
-		return nil, fmt.Errorf("secret file %s: want %d to %d bytes of chance, such as `openssl rand -out %s 32` makes", file, MinFileBytes, MaxFileBytes, file)
+		return nil, fmt.Errorf("secret file %s: want %d to %d bytes of chance, such as `(umask 077; openssl rand -out %s 32)` makes", file, MinFileBytes, MaxFileBytes, file)
 	}
 	return New(secret), nil
 }

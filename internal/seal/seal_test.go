@@ -76,6 +76,13 @@ func TestSecretFile(t *testing.T) {
 	if k, err := seal.Open(write("good", seal.MinFileBytes)); k == nil || err != nil {
 		t.Errorf("a good file: %v, %v", k, err)
 	}
+	open := write("open", seal.MinFileBytes)
+	if err := os.Chmod(open, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if k, err := seal.Open(open); k != nil || err == nil || !strings.Contains(err.Error(), "chmod o= "+open) {
+		t.Errorf("a file that everybody can read: %v, %v", k, err)
+	}
 	for _, file := range []string{filepath.Join(dir, "none"), dir, write("short", seal.MinFileBytes-1), write("long", seal.MaxFileBytes+1)} {
 		if k, err := seal.Open(file); k != nil || err == nil || !strings.Contains(err.Error(), file) || strings.Contains(err.Error(), "ssss") {
 			t.Errorf("%s: %v, %v", file, k, err)

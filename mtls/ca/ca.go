@@ -97,6 +97,9 @@ func Load(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; certificates are made where the authority's key is", err)
 	}
+	if err := mtls.Exposed(keyFile); err != nil {
+		return nil, err
+	}
 	key, err := parseKey(rawKey)
 	if err != nil {
 		return nil, fmt.Errorf("%s %w", keyFile, err)
