@@ -82,7 +82,7 @@ func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc
 
 // once is one try at one coordinator.
 func once[Q, R any](ctx context.Context, c *Client, op operation, e *endpoint, req *Q, m method[Q, R]) (*R, error) {
-	if op.changes {
+	if op.changes || op.authority {
 		if err := c.nameCluster(ctx, e); err != nil {
 			return nil, err
 		}

@@ -34,7 +34,7 @@ func newWorld(t testing.TB) *world {
 // start serves a fake at an address; stop ends it and its connections.
 func (w *world) start(address string, f coordinatorv1.CoordinatorServer, opts ...grpc.ServerOption) {
 	if k, ok := f.(*fake); ok {
-		gate := clusterid.Gate{Own: func() uint64 { return k.id }, Changes: server.Changes}
+		gate := clusterid.Gate{Own: func() uint64 { return k.id }, Required: server.NamesCluster}
 		opts = append(opts, grpc.ChainUnaryInterceptor(gate.Unary), grpc.ChainStreamInterceptor(gate.Stream))
 	}
 	l, s := bufconn.Listen(1<<16), grpc.NewServer(opts...)

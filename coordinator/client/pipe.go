@@ -341,7 +341,7 @@ func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, sent []*request[Q
 }
 
 func (p *pipe[Q, R]) dial(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[Q, R], error) {
-	if p.op.changes {
+	if p.op.changes || p.op.authority {
 		if err := p.c.nameCluster(ctx, e); err != nil {
 			return nil, err
 		}

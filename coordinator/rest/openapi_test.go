@@ -156,7 +156,7 @@ func parameter(name, in string, schema object, text string) object {
 // headers are those of a request that changes something.
 func headers() []any {
 	return []any{
-		parameter(HeaderCluster, "header", object{"type": "string"}, "Cluster that the request is for, 16 hexadecimal digits: what changes something needs it. Every answer has it."),
+		parameter(HeaderCluster, "header", object{"type": "string"}, "Cluster that the request is for, 16 hexadecimal digits: what changes something, or gives out ids or timestamps, needs it. Every answer has it."),
 		parameter(HeaderWhy, "header", object{"type": "string"}, "Why the change is made, percent-encoded: for the log."),
 		parameter(HeaderTimeout, "header", object{"type": "string"}, fmt.Sprintf("How long the call may take, such as 2s: %v at most.", MaxTimeout)),
 	}

@@ -58,7 +58,7 @@ const (
 // Headers of requests; that of the cluster is in answers too.
 const (
 	// HeaderCluster names the cluster that a request is for, 16 hexadecimal digits. What
-	// changes something needs it.
+	// changes something, or gives out ids or timestamps, needs it.
 	HeaderCluster = "Nokv-Cluster"
 	// HeaderWhy is why a change is made, percent-encoded.
 	HeaderWhy = "Nokv-Why"

@@ -269,7 +269,7 @@ const streamWorkers = 64
 // options are the settings of the gRPC server.
 func (s *Server) options() []grpc.ServerOption {
 	l := s.cfg.Limits
-	cluster := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
+	cluster := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Required: NamesCluster}
 	first := []grpc.ServerOption{
 		grpc.Creds(s.gate.Credentials(s.cfg.TLS.Server())),
 		grpc.InTapHandle(s.gate.Tap),

@@ -8,8 +8,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Changes says whether a method of the service, by its full name, changes
-// something: such a call must name its cluster.
+// Changes says whether a method of the service, by its full name, changes something.
 func Changes(method string) bool {
 	switch method {
 	case coordinatorv1.Coordinator_PublishRootEvent_FullMethodName,
@@ -41,6 +40,18 @@ func Changes(method string) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// NamesCluster says whether a call of a method, by its full name, must name its cluster: it changes
+// something, or gives out what another cluster gives out too.
+func NamesCluster(method string) bool {
+	switch method {
+	case coordinatorv1.Coordinator_AllocID_FullMethodName, coordinatorv1.Coordinator_AllocIDStream_FullMethodName,
+		coordinatorv1.Coordinator_Tso_FullMethodName, coordinatorv1.Coordinator_TsoStream_FullMethodName:
+		return true
+	default:
+		return Changes(method)
 	}
 }
 

@@ -3,7 +3,7 @@
 //
 // It promises: (1) a client's call names the cluster as soon as it is known;
 // (2) a server never begins a call that names another cluster, and no call that
-// changes something before its cluster was named and is known here.
+// changes something, or gives out ids or timestamps, before its cluster was named and is known here.
 package clusterid
 
 import (
@@ -62,8 +62,8 @@ func (c Caller) Options() []grpc.DialOption {
 type Gate struct {
 	// Own is the cluster served; 0 while it is not known.
 	Own func() uint64
-	// Changes says whether a method, by its full name, changes something.
-	Changes func(method string) bool
+	// Required says whether a call of a method, by its full name, has to name its cluster.
+	Required func(method string) bool
 }
 
 // Unary is a grpc.UnaryServerInterceptor.
@@ -85,20 +85,20 @@ func (g Gate) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerI
 // Admit says why a call may not begin; nil: it may.
 func (g Gate) Admit(ctx context.Context, method string) error {
 	named := metadata.ValueFromIncomingContext(ctx, Key)
-	if len(named) == 0 && !g.Changes(method) {
+	if len(named) == 0 && !g.Required(method) {
 		return nil
 	}
 	own := g.Own()
 	if len(named) == 0 {
 		return refusal(rootv1.Reason_REASON_CLUSTER_REQUIRED, own,
-			"a call that changes something names its cluster in the metadata %q%s", Key, example(own))
+			"a call that changes something, or gives out ids or timestamps, names its cluster in the metadata %q%s", Key, example(own))
 	}
 	for _, value := range named {
 		id, err := Parse(value)
 		switch {
 		case err != nil:
 			return refusal(rootv1.Reason_REASON_INVALID_REQUEST, own, "metadata %q: %v", Key, err)
-		case own == 0 && g.Changes(method):
+		case own == 0 && g.Required(method):
 			return refusal(rootv1.Reason_REASON_ROOT_UNAVAILABLE, 0, "this coordinator has not heard of its cluster yet: ask another one")
 		case own != 0 && id != own:
 			return refusal(rootv1.Reason_REASON_CLUSTER_MISMATCH, own, "the call is for cluster %s, this is cluster %s: check the address", String(id), String(own))

@@ -105,7 +105,7 @@ func Changes(method string) bool {
 }
 
 func (s *Server) options() []grpc.ServerOption {
-	cluster := clusterid.Gate{Own: s.cfg.ClusterID, Changes: Changes}
+	cluster := clusterid.Gate{Own: s.cfg.ClusterID, Required: Changes}
 	return slices.Concat(flow.Server(), []grpc.ServerOption{
 		grpc.Creds(s.gate.Credentials(s.cfg.TLS.Server())),
 		grpc.InTapHandle(s.gate.Tap),

@@ -335,7 +335,7 @@ var promises = []mutation{
 	},
 	{
 		13, "a change may name no cluster", "internal/clusterid/clusterid.go",
-		"if len(named) == 0 && !g.Changes(method) {", "if len(named) == 0 {",
+		"if len(named) == 0 && !g.Required(method) {", "if len(named) == 0 {",
 		[]string{server, client},
 	},
 	{
