@@ -8,7 +8,8 @@
 // component's own check passed within its bound, and answers everybody; (3) with
 // certificates the rest is for those that allowed names, by certificate or token, and
 // nothing is served but that it ended when the own one has; (4) without, on loopback, what is
-// not health is for who asks by an address or a name of this machine.
+// not health is for who asks by an address or a name of this machine; (5) numbers and
+// profiles are for no page of somebody else's that is open in a browser.
 package debugvars
 
 import (
@@ -102,6 +103,10 @@ func (s *Source) caller(r *http.Request) (principal.Principal, error) {
 // guard lets those in that allowed names.
 func (s *Source) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if page, is := foreign(r); is { // a browser shows certificates, and is on this machine, without being asked
+			refuse(w, fmt.Sprintf("a page of %.128q may not ask for this", page), "open the address itself, or ask without a browser")
+			return
+		}
 		switch ok, err := s.allowed(r); {
 		case err != nil:
 			w.Header().Set("WWW-Authenticate", "Bearer")

@@ -1,10 +1,12 @@
 package debugvars
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -21,15 +23,34 @@ func byName(hosts []string, h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		w.Header().Set("Content-Type", "application/problem+json")
-		w.WriteHeader(http.StatusForbidden)
-		why := reason.Name(rootv1.Reason_REASON_PERMISSION_DENIED)
-		_ = json.NewEncoder(w).Encode(map[string]any{
-			"type": "urn:nokv:problem:" + why, "title": "permission denied", "status": http.StatusForbidden, "reason": why,
-			"detail":  fmt.Sprintf("the request is for the host %.128q, and this port is for this machine", r.Host),
-			"way_out": "ask by an address, such as http://127.0.0.1:PORT, or by localhost; a proxy in front has to send one of these as Host",
-		})
+		refuse(w, fmt.Sprintf("the request is for the host %.128q, and this port is for this machine", r.Host),
+			"ask by an address, such as http://127.0.0.1:PORT, or by localhost; a proxy in front has to send one of these as Host")
 	})
+}
+
+// refuse answers that who asks may not.
+func refuse(w http.ResponseWriter, detail, wayOut string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(http.StatusForbidden)
+	why := reason.Name(rootv1.Reason_REASON_PERMISSION_DENIED)
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"type": "urn:nokv:problem:" + why, "title": "permission denied", "status": http.StatusForbidden, "reason": why, "detail": detail, "way_out": wayOut,
+	})
+}
+
+// foreign says whether a browser asks on behalf of a page of somebody else's, and which, as far as it
+// tells: by Sec-Fetch-Site, or, where a browser does not send that, by another host in Origin or Referer.
+func foreign(r *http.Request) (page string, is bool) {
+	page = cmp.Or(r.Header.Get("Origin"), r.Header.Get("Referer"))
+	switch site := r.Header.Get("Sec-Fetch-Site"); site {
+	case "same-origin", "none": // of its own, or typed
+		return "", false
+	case "":
+		from, err := url.Parse(page)
+		return page, page != "" && (err != nil || from.Host != r.Host)
+	default:
+		return cmp.Or(page, site), true
+	}
 }
 
 // named says whether a Host header is an address, a name of loopback, one of hosts, or not there.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -67,6 +68,42 @@ func TestPlainLoopbackIsForThisMachinesNames(t *testing.T) {
 		}
 		if code, body := get(host, "/healthz"); code != 200 {
 			t.Errorf("/healthz for host %q: %d %s", host, code, body)
+		}
+	}
+}
+
+// A page of somebody else's that is open in a browser on this machine starts no profile and reads no
+// numbers; who opens the address, asks from a page of the port itself or without a browser does.
+func TestPagesOfOthersStartNoProfiles(t *testing.T) {
+	h := debugvars.Handler(debugvars.Source{Vars: func() any { return 1 }, Healthy: func(context.Context) error { return nil }})
+	for name, c := range map[string]struct {
+		headers map[string]string
+		want    int
+	}{
+		"no browser":                 {nil, 200},
+		"an address that was typed":  {map[string]string{"Sec-Fetch-Site": "none"}, 200},
+		"a page of this port":        {map[string]string{"Sec-Fetch-Site": "same-origin", "Referer": "http://127.0.0.1:9379/"}, 200},
+		"an image":                   {map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
+		"another port of localhost":  {map[string]string{"Sec-Fetch-Site": "same-site"}, 403},
+		"an older browser":           {map[string]string{"Referer": "https://evil.example/a"}, 403},
+		"its page, no browser tells": {map[string]string{"Referer": "http://127.0.0.1:9379/debug/vars"}, 200},
+		"a script":                   {map[string]string{"Origin": "https://evil.example"}, 403},
+		"a page from a file":         {map[string]string{"Origin": "null"}, 403},
+	} {
+		for _, path := range []string{"/debug/vars", "/debug/pprof/heap", "/debug/pprof/trace?seconds=0.01", "/debug/pprof/goroutine?debug=1", "/healthz"} {
+			r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:9379"+path, nil)
+			r.RemoteAddr = "127.0.0.1:7"
+			for k, v := range c.headers {
+				r.Header.Set(k, v)
+			}
+			want := c.want
+			if path == "/healthz" {
+				want = 200
+			}
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != want || want == 403 && !strings.Contains(w.Body.String(), "permission_denied") {
+				t.Errorf("%s asks for %s: %d %.200s, want %d", name, path, w.Code, w.Body, want)
+			}
 		}
 	}
 }
