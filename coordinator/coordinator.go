@@ -84,6 +84,9 @@ type Config struct {
 	// Strategies are an application's own, by the names of keyspaces: they count instead of what
 	// the settings of those say, a hook too. Every coordinator of a cluster needs the same.
 	Strategies map[string]Strategy
+	// HookAllow are the addresses at which hooks of keyspaces may be asked, as hook.ParseAllow reads them.
+	// None: no hook is asked.
+	HookAllow []string
 	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
 	// default size of its own.
 	Budget *budget.Budget
@@ -181,7 +184,11 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	soft := catalog.NewSoft(catalog.SoftConfig{})
-	c.hooks = hook.NewClient()
+	allow, err := hook.ParseAllow(cfg.HookAllow...)
+	if err != nil {
+		return nil, fmt.Errorf("hook allow %w", err)
+	}
+	c.hooks = hook.NewClient(allow)
 	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID }, refuses, cfg.dialOptions()...)
 	if cfg.Dial != nil {
 		c.others.lookup = nil

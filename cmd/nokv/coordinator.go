@@ -8,11 +8,11 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/coordinator"
+	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/rest"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/budget"
@@ -23,6 +23,7 @@ import (
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 func coordinatorCommand() *command {
@@ -50,13 +51,15 @@ With -config the address and the root peers come from the file; flags win.
 			tsStart := f.Uint64("ts-start", 1, "lowest timestamp ever to serve")
 			var origins origins
 			f.Var(&origins, "allow-origin", "`origin`, such as https://console.example, whose pages may ask for REST in a browser; repeat for each (default none)")
+			var hooks hookAllow
+			f.Var(&hooks, "hook-allow", "`address` at which hooks of keyspaces may be asked: HOST, *.DOMAIN, IP or CIDR, with a :PORT or without; repeat for each (default none). Loopback and link-local addresses need one of their own")
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
 				return serveCoordinator(ctx, e, s, &coordinatorOptions{
 					roots: roots.peers, id: *id, advertise: *advertise, ttl: *ttl, mostTTL: *mostTTL, idStart: *idStart, tsoStart: *tsStart,
-					origins: origins,
+					origins: origins, hooks: hooks,
 				})
 			}
 		},
@@ -70,6 +73,7 @@ type coordinatorOptions struct {
 	ttl, mostTTL      time.Duration
 	idStart, tsoStart uint64
 	origins           []string       // of pages that may ask for REST
+	hooks             []string       // addresses at which hooks are asked
 	certs             *mtls.Source   // nil: none
 	insecure          bool           // others reach it all the same
 	secret            *seal.Key      // nil: none
@@ -162,10 +166,24 @@ func (o *origins) Set(text string) error {
 	return nil
 }
 
-// isName says whether an id can be typed and grepped for: no spaces, nothing
-// invisible, not longer than the root takes.
+// hookAllow are addresses of hooks.
+type hookAllow []string
+
+// String implements flag.Value.
+func (h *hookAllow) String() string { return strings.Join(*h, ",") }
+
+// Set implements flag.Value.
+func (h *hookAllow) Set(text string) error {
+	if _, err := hook.ParseAllow(text); err != nil {
+		return err
+	}
+	*h = append(*h, text)
+	return nil
+}
+
+// isName says whether the root takes an id.
 func isName(id string) bool {
-	return len(id) <= state.MaxIDBytes && !strings.ContainsFunc(id, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
+	return len(id) <= state.MaxIDBytes && rooted.CheckID("id", id) == nil
 }
 
 // run serves a coordinator on listeners that are open already, until ctx ends.
@@ -175,7 +193,7 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	}
 	c, err := coordinator.New(coordinator.Config{
 		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl, TenureTTLMost: o.mostTTL,
-		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Secret: o.secret, Budget: o.budget, Logger: logger,
+		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Secret: o.secret, HookAllow: o.hooks, Budget: o.budget, Logger: logger,
 	})
 	if err != nil {
 		return usagef("%s", err)

@@ -195,6 +195,7 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis, d.ports.Metrics))
 		d.options = append(d.options, &coordinatorOptions{
 			id: devCoordinator(i), roots: roots, ttl: ttl, mostTTL: tenure.DefaultMostTTL, idStart: 1, tsoStart: 1, certs: d.own(devRoots + i), budget: shared,
+			hooks: []string{"localhost", "127.0.0.0/8", "::1"}, // what runs beside it
 		})
 	}
 	if got := len(d.rootLis) + len(d.transportLis) + len(d.coordinatorLis) + len(d.metricsLis); got != 3*devRoots+2*n {

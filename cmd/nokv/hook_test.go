@@ -71,7 +71,7 @@ func TestP61C31C35HooksOfAnApplication(t *testing.T) {
 	app := &receiver{}
 	server := httptest.NewServer(app)
 	t.Cleanup(server.Close)
-	h := startWorkers(t, 3)
+	h := startWorkers(t, 3, "-hook-allow", "127.0.0.1")
 	ctx, cancel := context.WithTimeout(t.Context(), 4*hostedWithin)
 	defer cancel()
 	s := state.DefaultSettings()

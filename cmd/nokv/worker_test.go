@@ -84,10 +84,10 @@ const (
 	hostedWithin = proctest.Patience
 )
 
-// startWorkers starts a cluster with so many workers.
-func startWorkers(t *testing.T, n int) *hosting {
+// startWorkers starts a cluster with so many workers, with flags of its coordinators.
+func startWorkers(t *testing.T, n int, coordinators ...string) *hosting {
 	t.Helper()
-	h := startForWorkers(t)
+	h := startForWorkers(t, coordinators...)
 	for i := range n {
 		h.start(i)
 	}

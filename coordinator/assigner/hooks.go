@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"time"
 
@@ -412,7 +411,7 @@ func (a *Raw) Hooked(c *HookCall, owners map[state.RegionID]state.MemberID, err 
 	}
 	a.count.add(func() { a.count.hooks["answered"]++ })
 	if h.resting {
-		a.cfg.Logger.Info("a hook answers again", "keyspace", h.settings.GetName(), "url", address(h.url))
+		a.cfg.Logger.Info("a hook answers again", "keyspace", h.settings.GetName(), "url", hook.Address(h.url))
 		clear(h.told)
 	}
 	h.failures, h.resting, h.why, h.pause, h.probe = 0, false, "", restLeast, nil
@@ -460,16 +459,7 @@ func (a *Raw) hookFailed(h *hooked, c *HookCall, err error, now clock.Instant) {
 		h.queue = nil
 	}
 	if first {
-		a.cfg.Logger.Warn("a hook is of no use: regions are placed without it", "keyspace", h.settings.GetName(), "url", address(h.url),
+		a.cfg.Logger.Warn("a hook is of no use: regions are placed without it", "keyspace", h.settings.GetName(), "url", hook.Address(h.url),
 			"why", string(why), "err", fmt.Sprintf("%.200s", err), "instead", h.fallback())
 	}
-}
-
-// address is a URL without what may be a secret in it.
-func address(text string) string {
-	u, err := url.Parse(text)
-	if err != nil {
-		return ""
-	}
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }

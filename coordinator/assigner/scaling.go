@@ -225,7 +225,7 @@ func (a *Raw) posted(c *HookCall, err error, now clock.Instant) {
 		return
 	}
 	if x.failures++; x.failures == 1 {
-		a.cfg.Logger.Warn("a wish for members was not taken", "keyspace", c.Wish.Keyspace, "id", c.Wish.ID, "url", address(c.URL), "err", fmt.Sprintf("%.200s", err))
+		a.cfg.Logger.Warn("a wish for members was not taken", "keyspace", c.Wish.Keyspace, "id", c.Wish.ID, "url", hook.Address(c.URL), "err", fmt.Sprintf("%.200s", err))
 	}
 	x.problem = string(hook.WhyOf(err))
 	x.due = now.Add(x.pause)

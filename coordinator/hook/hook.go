@@ -5,8 +5,8 @@
 //
 //  1. A call ends within its context, whatever the other side does; what is sent and what is
 //     read of it is bounded in bytes.
-//  2. Only the address that is given is asked: redirects are not followed, and there is no
-//     proxy in between.
+//  2. Only the address that is given is asked, and only if it is allowed: redirects are not followed, and
+//     there is no proxy in between.
 //  3. Fields that are not known are passed over; what is not of its type is refused, and then
 //     the answer as a whole.
 //
@@ -21,8 +21,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/nokv/nokv/meta/root/state"
@@ -104,13 +106,14 @@ type Why string
 const (
 	// Late: no answer in time. Unreachable: no connection, or it broke. Status: another one
 	// than 200. Malformed: not what was asked for. TooLarge: more than is sent or read. Busy:
-	// too many others are asked.
+	// too many others are asked. NotAllowed: the operators do not allow its address.
 	Late        Why = "late"
 	Unreachable Why = "unreachable"
 	Status      Why = "status"
 	Malformed   Why = "malformed"
 	TooLarge    Why = "too_large"
 	Busy        Why = "busy"
+	NotAllowed  Why = "not_allowed"
 )
 
 // Error is what became of a call instead of an answer.
@@ -137,12 +140,18 @@ func WhyOf(err error) Why {
 }
 
 // Client asks hooks. Its methods may overlap.
-type Client struct{ http *http.Client }
+type Client struct {
+	http  *http.Client
+	allow Allow
+}
 
-// NewClient makes a Client, which keeps connections that are not in use for a while.
-func NewClient() *Client {
-	return &Client{&http.Client{
+// NewClient makes a Client that asks at the addresses which are allowed. It keeps connections that are not in
+// use for a while.
+func NewClient(allow Allow) *Client {
+	dialer := &net.Dialer{ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error { return allow.resolved(address) }}
+	return &Client{allow: allow, http: &http.Client{
 		Transport: &http.Transport{
+			DialContext:     dialer.DialContext,
 			MaxConnsPerHost: 16, MaxIdleConns: 64, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 16 << 10,
 			DisableCompression: true, ForceAttemptHTTP2: true,
 		},
@@ -201,6 +210,9 @@ func (c *Client) post(ctx context.Context, url string, message any, most int64) 
 	if err != nil {
 		return nil, &Error{Unreachable, err}
 	}
+	if err := c.allow.url(req.URL); err != nil {
+		return nil, err
+	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "nokv-coordinator")
 	resp, err := c.http.Do(req)
@@ -225,6 +237,9 @@ func (c *Client) post(ctx context.Context, url string, message any, most int64) 
 func broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return &Error{Late, ctx.Err()}
+	}
+	if refused, ok := errors.AsType[*Error](err); ok {
+		return refused
 	}
 	return &Error{Unreachable, err}
 }

@@ -42,9 +42,7 @@ func place(t *testing.T, url string, within time.Duration) (map[state.RegionID]s
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	c := hook.NewClient()
-	defer c.Close()
-	return c.Place(ctx, url, asked())
+	return allowing(t, "127.0.0.1").Place(ctx, url, asked())
 }
 
 // What is sent is what the documents show: a reader of an older form goes on to understand it.
@@ -125,7 +123,7 @@ func TestHookRequestIsBounded(t *testing.T) {
 	url := answering(t, func(http.ResponseWriter, *http.Request) { t.Error("it is sent") })
 	p := asked()
 	p.Regions[0].StartKey = make([]byte, hook.MaxRequestBytes)
-	if _, err := hook.NewClient().Place(t.Context(), url, p); hook.WhyOf(err) != hook.TooLarge {
+	if _, err := allowing(t, "127.0.0.1").Place(t.Context(), url, p); hook.WhyOf(err) != hook.TooLarge {
 		t.Errorf("%v", err)
 	}
 }
@@ -144,7 +142,7 @@ func TestC33C36WishIsPosted(t *testing.T) {
 		}
 		rw.WriteHeader(status)
 	})
-	c := hook.NewClient()
+	c := allowing(t, "127.0.0.1")
 	if err := c.Scale(t.Context(), url, w); err != nil {
 		t.Error(err)
 	}

@@ -508,7 +508,7 @@ func (s *scope) appendChange(b []byte, c *state.Change) []byte {
 	case state.ChangeRegion:
 		return appendRegionChange(b, c.Region, c.Removed)
 	case state.ChangeKeyspace:
-		return appendRecordChange(b, watchKeyspaces, c.Keyspace, c.Removed)
+		return appendRecordChange(b, watchKeyspaces, withoutSecrets(c.Keyspace), c.Removed)
 	default:
 		return appendRecordChange(b, watchMembers, s.member(c.Member), c.Removed)
 	}

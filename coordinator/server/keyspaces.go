@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -122,7 +123,7 @@ func (s *Server) GetKeyspace(ctx context.Context, req *coordinatorv1.GetKeyspace
 		return nil, err
 	}
 	return &coordinatorv1.GetKeyspaceResponse{
-		Keyspace:   keyspace,
+		Keyspace:   served.keyspaceFor(ctx, keyspace),
 		Regions:    uint64(served.state.KeyspaceRegionCount(state.KeyspaceID(keyspace.GetId()))),
 		Disclosure: served.disclosure(),
 	}, nil
@@ -152,10 +153,35 @@ func (s *Server) ListKeyspaces(ctx context.Context, req *coordinatorv1.ListKeysp
 			return false
 		}
 		bytes += proto.Size(k)
-		resp.Keyspaces = append(resp.Keyspaces, k)
+		resp.Keyspaces = append(resp.Keyspaces, served.keyspaceFor(ctx, k))
 		return true
 	})
 	return resp, nil
+}
+
+// keyspaceFor is a keyspace as a caller may see it: secrets that are in its settings are for those who may
+// change it.
+func (v *served) keyspaceFor(ctx context.Context, k *rootv1.Keyspace) *rootv1.Keyspace {
+	if v.server.cfg.Access.May(ctx, v.state, rootv1.Verb_VERB_ADMIN, k.GetName()) == nil {
+		return k
+	}
+	return withoutSecrets(k)
+}
+
+// withoutSecrets is a keyspace without what the addresses of its hooks may have beside an address.
+func withoutSecrets(k *rootv1.Keyspace) *rootv1.Keyspace {
+	policy, scaling := k.GetSettings().GetPolicy().GetHookUrl(), k.GetSettings().GetScaling().GetHookUrl()
+	if policy == "" && scaling == "" {
+		return k
+	}
+	k = proto.CloneOf(k)
+	if policy != "" {
+		k.Settings.Policy.HookUrl = hook.Address(policy)
+	}
+	if scaling != "" {
+		k.Settings.Scaling.HookUrl = hook.Address(scaling)
+	}
+	return k
 }
 
 // checkName says what is wrong with the name of a keyspace. Which letters it

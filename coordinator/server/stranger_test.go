@@ -579,3 +579,49 @@ func TestARepetitionShowsNothingOfAClosedKeyspace(t *testing.T) {
 		}
 	}
 }
+
+// A user, a password and a query in the address of a hook are shown to who may change the keyspace, and
+// to no reader, whatever it reads by.
+func TestReadersSeeNoSecretsOfHooks(t *testing.T) {
+	w := secureWorld(t)
+	settings := state.DefaultSettings()
+	settings.Policy = &rootv1.Policy{Strategy: rootv1.Strategy_STRATEGY_HOOK, HookUrl: "https://user:secret1@place.example/a?secret2"}
+	settings.Scaling = &rootv1.Scaling{Enabled: true, UpPermille: 800, DownPermille: 100, HookUrl: "https://scale.example/b?secret3"}
+	w.must(t, create("hooked", settings))
+	w.grant(t, "client/admin", "hooked", rootv1.Verb_VERB_ADMIN)
+	w.grant(t, "client/reader", "hooked", rootv1.Verb_VERB_READ)
+	w.catchUp(t)
+	secrets := regexp.MustCompile(`secret\d`)
+	for who, want := range map[principal.Principal]int{
+		impersonate.Named(principal.Client, "admin"): 3, operator: 3, impersonate.Named(principal.Client, "reader"): 0,
+	} {
+		c := coordinatorv1.NewCoordinatorClient(w.as(t, who))
+		got, err := c.GetKeyspace(within(t), &coordinatorv1.GetKeyspaceRequest{Name: "hooked"})
+		if text := prototext.Format(got); err != nil || len(secrets.FindAllString(text, -1)) != want || !strings.Contains(text, "place.example/a") || !strings.Contains(text, "scale.example/b") {
+			t.Errorf("GetKeyspace of %v: %v, %s", who, err, text)
+		}
+		all, err := c.ListKeyspaces(within(t), &coordinatorv1.ListKeyspacesRequest{})
+		if text := prototext.Format(all); err != nil || len(secrets.FindAllString(text, -1)) != want || !strings.Contains(text, "place.example/a") {
+			t.Errorf("ListKeyspaces of %v: %v, %s", who, err, text)
+		}
+		for _, after := range []*rootv1.RootToken{nil, w.root.token().Proto()} { // what there is, and what changes
+			stream, err := c.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "hooked", After: after})
+			if err == nil && after != nil {
+				settings = proto.CloneOf(settings)
+				settings.Policy.HookTimeoutMillis++
+				w.must(t, &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
+					Name: "hooked", ExpectedVersion: w.root.state.KeyspaceByName("hooked").GetVersion(), Settings: settings,
+				}}})
+			}
+			var text string
+			for err == nil && !strings.Contains(text, "place.example/a") {
+				var m *coordinatorv1.WatchRegionsResponse
+				m, err = stream.Recv()
+				text += prototext.Format(m)
+			}
+			if err != nil || secrets.MatchString(text) {
+				t.Errorf("WatchRegions of %v: %v, %s", who, err, text)
+			}
+		}
+	}
+}

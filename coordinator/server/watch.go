@@ -387,7 +387,7 @@ func (w *watch) snapshot(v served) error {
 		})
 	}
 	for i := 0; failed == nil && i < len(keyspaces); i++ {
-		part.data = appendRecordChange(part.data, watchKeyspaces, keyspaces[i], false)
+		part.data = appendRecordChange(part.data, watchKeyspaces, withoutSecrets(keyspaces[i]), false)
 		if !more() {
 			break
 		}

@@ -98,6 +98,26 @@ var bounds = []mutation{
 		[]string{permits, peers},
 	},
 	{
+		16, "a witness tells of the regions of closed keyspaces", "coordinator/server/witness.go",
+		"if a.Region != 0 && v.mayReadOf(ctx, v.keyspaceOf(a.Region)) != nil {", "if a.Region != 0 && v.mayReadOf(ctx, v.keyspaceOf(a.Region)) == nil && false {",
+		[]string{server},
+	},
+	{
+		16, "a repetition shows what its caller may not read any more", "coordinator/server/access.go",
+		"		if !result.GetRepetition() {", "		if result.GetRepetition() || true {",
+		[]string{server},
+	},
+	{
+		16, "readers see the passwords of hooks", "coordinator/server/keyspaces.go",
+		"	return withoutSecrets(k)\n", "	if withoutSecrets(k) != nil {\n		return k\n	}\n	return nil\n",
+		[]string{server},
+	},
+	{
+		16, "a name leads a hook to loopback", "coordinator/hook/allow.go",
+		"if err == nil && !special(at.Addr()) ||", "if err == nil ||",
+		[]string{"./coordinator/hook"},
+	},
+	{
 		16, "a certificate of another cluster is believed", "mtls/credentials.go",
 		"case who.Cluster != b.own.Cluster:", "case false:",
 		[]string{certs},
