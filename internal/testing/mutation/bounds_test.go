@@ -139,7 +139,7 @@ var bounds = []mutation{
 	},
 	{
 		16, "a proxy lends its authority", "proxy/proxy.go",
-		"err := p.admit(x, r, rootv1.Verb_VERB_READ)", "err := error(nil)",
+		"err = p.admit(x, r, rootv1.Verb_VERB_READ)", "_ = rootv1.Verb_VERB_READ",
 		[]string{"./proxy"},
 	},
 	{
