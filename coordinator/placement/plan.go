@@ -50,10 +50,11 @@ type planner struct {
 	targets      map[state.KeyspaceID]*targets
 	// scales are those of keyspaces by load, once asked for.
 	scales map[state.KeyspaceID]*scaled
-	// active are the members as everyone has them, and acting the incarnations that may act;
-	// nil: not looked up.
+	// active are the members as everyone has them, acting the incarnations that may act, and hot
+	// those that have more load than they can take; nil: not looked up.
 	active []known
 	acting map[state.MemberID]uint64
+	hot    map[uint64]bool
 	// homeless are regions with owners to be replaced, by keyspace.
 	homeless map[state.KeyspaceID][]homeless
 	// room is for the regions of one keyspace after the other.

@@ -126,13 +126,19 @@ func (p *planner) everyone() []known {
 	if p.acting != nil {
 		return p.active
 	}
-	p.acting = map[state.MemberID]uint64{}
+	p.acting, p.hot = map[state.MemberID]uint64{}, map[uint64]bool{}
 	p.State.Members(func(m *rootv1.Member) bool {
 		id := state.MemberID(m.GetId())
 		if !p.alive(state.Owner{Member: id, Incarnation: m.GetIncarnation()}) {
 			return true
 		}
 		p.acting[id] = m.GetIncarnation()
+		var b load.Member
+		if p.Loads != nil {
+			if b = p.Loads.Member(m.GetIncarnation(), p.Now); b.Capacity > 0 && b.Now > b.Capacity {
+				p.hot[m.GetIncarnation()] = true
+			}
+		}
 		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
 			return true
 		}
@@ -144,10 +150,7 @@ func (p *planner) everyone() []known {
 			in := p.Insight.Member(id)
 			x.Joined, x.RestsUntil = in.Joined, in.RestsUntil
 		}
-		if p.Loads != nil {
-			b := p.Loads.Member(m.GetIncarnation(), p.Now)
-			x.most, x.rest, x.heard = b.Capacity, b.Rest, b.Heard
-		}
+		x.most, x.rest, x.heard = b.Capacity, b.Rest, b.Heard
 		p.active = append(p.active, x)
 		return true
 	})
@@ -313,13 +316,10 @@ func (p *planner) planned(r *state.Region) (owners []state.Owner, from, to state
 }
 
 // loadOf is the load of a region: of one on a member above what it can take, the fast
-// average alone.
+// average alone. everyone has been asked for.
 func (p *planner) loadOf(r *state.Region) (w load.Pair, known bool) {
 	w, known = p.Loads.Region(r.ID, p.Now)
-	if !known || len(r.Owners) != 1 {
-		return w, known
-	}
-	if m := p.Loads.Member(r.Owners[0].Incarnation, p.Now); m.Capacity > 0 && m.Now > m.Capacity {
+	if known && len(r.Owners) == 1 && len(p.hot) > 0 && p.hot[r.Owners[0].Incarnation] {
 		w = load.Same(p.Loads.Fast(r.ID, p.Now))
 	}
 	return w, known

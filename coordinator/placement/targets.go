@@ -342,8 +342,9 @@ func (p *planner) weight(k *settings, r *state.Region, owners int) load.Pair {
 	if !p.byLoad(k) {
 		return load.Same(load.One)
 	}
+	scale := p.scale(k)
 	w, known := p.loadOf(r)
-	return p.scale(k).Weight(w, known, owners)
+	return scale.Weight(w, known, owners)
 }
 
 // joiner is the newest member that is let be because it joined, and has less than its

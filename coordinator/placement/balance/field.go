@@ -96,6 +96,9 @@ func NewField(ks state.KeyspaceID, k Policy, members []Member) *Field {
 		s := &f.seats[i]
 		f.index[s.ID] = int32(i)
 		alike = alike && s.capacity == f.seats[0].capacity && (s.Most == 0 || k.By == Count)
+		if i > 0 && len(k.Rules) == 0 && k.Spread == "" {
+			continue // nothing tells them apart
+		}
 		at := set{kind: f.kindOf(kinds, s.Labels)}
 		if k.Spread != "" {
 			at.zone = s.Labels[k.Spread]
