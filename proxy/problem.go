@@ -68,8 +68,8 @@ func problemOf(err error, at rooted.MemberID) Problem {
 		}
 		return q
 	}
-	if _, ok := errors.AsType[*Denied](err); ok {
-		q.Status, q.Reason, q.tag = http.StatusForbidden, reason.Name(rootv1.Reason_REASON_PERMISSION_DENIED), Forbidden
+	if no, ok := errors.AsType[*Denied](err); ok {
+		q.Status, q.Reason, q.tag, q.Detail = http.StatusForbidden, reason.Name(rootv1.Reason_REASON_PERMISSION_DENIED), Forbidden, no.Error()
 		return q
 	}
 	if said, ok := errors.AsType[*client.Error](err); ok {

@@ -18,7 +18,7 @@ func TestATableKeepsItsLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `# its application fails: m1: Traceback:   File "a" line 1  [2J 2J no disk`
+	want := `# its application fails: m1: Traceback:   File "a" line 1 [2J 2J no disk`
 	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.HasSuffix(got, "  "+want+"\n") {
 		t.Errorf("the table is %q, want %q at the end", got, want)
 	}

@@ -53,9 +53,7 @@ func (c *caller) typed(ctx context.Context, kind kindOfLoad, what string, call f
 		out.tries++
 		var a answer
 		if err = c.ask(ctx, func(ctx context.Context, n coordinatorv1.CoordinatorClient) (err error) {
-			if ctx, err = c.load.named(ctx, n); err == nil {
-				a, err = call(ctx, n, id)
-			}
+			a, err = call(ctx, n, id)
 			return err
 		}); err == nil {
 			out.answered, out.changed, out.token = true, a.changed, state.TokenFromProto(a.token)

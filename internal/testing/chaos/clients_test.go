@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/state"
@@ -188,15 +189,15 @@ func (l *load) caller(name string, seed uint64) *caller {
 	who := &caller{load: l, name: name, rng: rand.New(rand.NewPCG(seed, 1)), tries: writeTries}
 	who.at = who.rng.IntN(coordinators)
 	for i := range coordinators {
-		conn := dial(l.t, l.c.net.Door(name, coordinatorPlace(i), l.c.CoordinatorAddrs[i]))
+		conn := dial(l.t, l.c.net.Door(name, coordinatorPlace(i), l.c.CoordinatorAddrs[i]), clusterid.Caller(l.clusterID).Options()...)
 		who.nodes = append(who.nodes, coordinatorv1.NewCoordinatorClient(conn))
 	}
 	return who
 }
 
-func dial(t testing.TB, address string) *grpc.ClientConn {
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond}, MinConnectTimeout: callLimit}))
+func dial(t testing.TB, address string, more ...grpc.DialOption) *grpc.ClientConn {
+	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond}, MinConnectTimeout: callLimit}))...)
 	if err != nil {
 		t.Fatal(err)
 	}

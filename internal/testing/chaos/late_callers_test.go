@@ -183,6 +183,7 @@ func (l *late) goClient(near, far int) *client.Client {
 	doors := map[string]string{l.c.advertised[near]: l.goDoors[near], l.c.advertised[far]: l.goDoors[far]}
 	cl, err := client.New(client.Config{
 		Endpoints:  []string{l.c.advertised[near], l.c.advertised[far]},
+		ClusterID:  l.load.clusterID(),
 		TryTimeout: patience, DefaultTimeout: patience,
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", doors[address])

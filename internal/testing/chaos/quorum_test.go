@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -46,7 +47,7 @@ const (
 func (r *run) withoutQuorum() error {
 	var found []error
 	for k := range coordinators {
-		n := coordinatorv1.NewCoordinatorClient(dial(r.t, r.c.CoordinatorAddrs[k]))
+		n := coordinatorv1.NewCoordinatorClient(dial(r.t, r.c.CoordinatorAddrs[k], clusterid.Caller(r.load.clusterID).Options()...))
 		ask := func(what string, limit time.Duration, served bool, call func(context.Context) error) {
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()

@@ -6,12 +6,10 @@ import (
 	"math"
 	"time"
 
-	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -52,9 +50,7 @@ func (c *caller) publishAt(ctx context.Context, key string, id uint64, epoch sta
 		w.lastTry, w.tries = c.now(), w.tries+1
 		var r *coordinatorv1.PublishRootEventsResponse
 		if err = c.ask(ctx, func(ctx context.Context, n coordinatorv1.CoordinatorClient) (err error) {
-			if ctx, err = c.load.named(ctx, n); err == nil {
-				r, err = n.PublishRootEvents(ctx, req)
-			}
+			r, err = n.PublishRootEvents(ctx, req)
 			return err
 		}); err == nil {
 			c.learn(w, r.GetResults()[0])
@@ -71,16 +67,19 @@ func (c *caller) publishAt(ctx context.Context, key string, id uint64, epoch sta
 // numberOf is an epoch as a number: of a region's two versions one stays 1 here.
 func numberOf(e state.Epoch) uint64 { return max(e.Version+e.ConfVersion, 1) - 1 }
 
-// named names the cluster in a call. The first one asks for it.
-func (l *load) named(ctx context.Context, n coordinatorv1.CoordinatorClient) (context.Context, error) {
-	if l.cluster.Load() == 0 {
-		s, err := n.Status(ctx, &coordinatorv1.StatusRequest{})
-		if err != nil {
-			return ctx, err
+// clusterID is what calls name. The first one asks the root for it, past the network.
+func (l *load) clusterID() uint64 {
+	for _, root := range l.c.clients {
+		if l.cluster.Load() != 0 {
+			break
 		}
-		l.cluster.Store(s.GetDisclosure().GetClusterId())
+		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+		if s, err := root.Status(ctx, &rootv1.StatusRequest{}); err == nil {
+			l.cluster.Store(s.GetClusterId())
+		}
+		cancel()
 	}
-	return metadata.AppendToOutgoingContext(ctx, clusterid.Key, clusterid.String(l.cluster.Load())), nil
+	return l.cluster.Load()
 }
 
 // read asks any coordinator for the region of a key.

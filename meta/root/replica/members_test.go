@@ -126,13 +126,13 @@ func TestReplaceALostPeer(t *testing.T) {
 			// Two of the new three decide: the new one counts.
 			c.peers[2].crash()
 			c.lead(4)
-			c.ask(propose(t, "without 2"))
+			c.ask(propose(t, "without-2"))
 			for _, id := range c.order {
 				c.peers[id].crash()
 				c.peers[id].open()
 			}
 			c.elect()
-			c.ask(propose(t, "after a restart"))
+			c.ask(propose(t, "after-a-restart"))
 			c.tick(5)
 			for _, id := range []uint64{1, 2, 4} {
 				wantMembers(t, c.peers[id], "[1 2 4] [] []")

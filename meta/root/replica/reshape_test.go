@@ -233,7 +233,7 @@ func TestTheLeaderThatLeavesHandsOver(t *testing.T) {
 	}
 	c.peers[3].crash()
 	c.tick(30)
-	c.ask(propose(t, "without 3"))
+	c.ask(propose(t, "without-3"))
 }
 
 // The end of a joint change waits behind no queue of callers: a leader that finds the
@@ -452,7 +452,7 @@ func TestACheckpointTellsWhoVotes(t *testing.T) {
 			}
 			c.peers[1].crash() // Who was told of other voters would wait for them.
 			c.tick(60)
-			c.ask(propose(t, "without 1"))
+			c.ask(propose(t, "without-1"))
 			wantMembers(t, c.peers[4], "[1 2 4] [] []")
 		})
 	}
@@ -499,7 +499,7 @@ func TestJointChangeIsNeeded(t *testing.T) {
 			c.cut[[2]uint64{a, b}], c.cut[[2]uint64{b, a}] = true, true
 		}
 	}
-	w := propose(t, "by 1 and 4")
+	w := propose(t, "by-1-and-4")
 	c.peers[1].turn(0, w)
 	c.settle()
 	acknowledged := c.peers[1].answered(w) && w.Err == nil
