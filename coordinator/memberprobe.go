@@ -88,7 +88,7 @@ func (k memberProber) once(ctx context.Context, p liveness.Probe) (result livene
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	if k.certs != nil {
-		secure, _, err := k.certs.ClientConn(ctx, conn, mtls.Peer{Role: principal.Member, Name: string(p.Member)})
+		secure, who, err := k.certs.ClientConn(ctx, conn, mtls.Peer{Role: principal.Member})
 		_, plain := errors.AsType[tls.RecordHeaderError](err)
 		if _, other := errors.AsType[*mtls.OtherError](err); plain || other {
 			return liveness.AnsweredOther, false // no TLS at all, or somebody else of the cluster
@@ -98,6 +98,10 @@ func (k memberProber) once(ctx context.Context, p liveness.Probe) (result livene
 		}
 		defer secure.Close()
 		conn = secure
+		if result, ended = judgeLine(conn, p); result == liveness.AnsweredSame && who.Name != string(p.Member) {
+			result = liveness.NoAnswer // by a certificate of another name, that it is the one that is meant proves nothing
+		}
+		return result, ended
 	}
 	return judgeLine(conn, p)
 }

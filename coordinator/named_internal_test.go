@@ -29,7 +29,7 @@ func TestRule6AProbeIsAnsweredByTheMemberItself(t *testing.T) {
 		want  liveness.ProbeResult
 	}{
 		"itself":         {certs.Open(principal.Member, "m1"), liveness.AnsweredSame},
-		"another member": {certs.Open(principal.Member, "m2"), liveness.AnsweredOther},
+		"another member": {certs.Open(principal.Member, "m2"), liveness.NoAnswer},
 		"a coordinator":  {certs.Open(principal.Coordinator, "m1"), liveness.AnsweredOther},
 		"of another CA":  {foreign.Open(principal.Member, "m1"), liveness.NoAnswer},
 	} {

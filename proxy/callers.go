@@ -88,6 +88,10 @@ func (k *callers) Who(r *http.Request) principal.Principal { return k.certs.Call
 
 // May implements Callers.
 func (k *callers) May(ctx context.Context, who principal.Principal, verb rootv1.Verb, keyspace string) error {
+	switch who.Role {
+	case principal.Root, principal.Coordinator: // which read no regions themselves
+		return &Denied{Who: who.Actor(), Verb: wordOf(verb), Keyspace: keyspace, Why: "processes of the control plane are no callers of members"}
+	}
 	q := question{who, verb, keyspace}
 	found, ok := k.known.Load(q)
 	if !ok {
@@ -105,7 +109,7 @@ func (k *callers) May(ctx context.Context, who principal.Principal, verb rootv1.
 	select {
 	case v.asking <- struct{}{}:
 	default:
-		if a != nil && time.Since(a.asked) < verdictWithout {
+		if a != nil && time.Since(a.looked) < verdictFor+againWithin {
 			return a.err
 		}
 		select {
@@ -133,7 +137,7 @@ func (k *callers) ask(ctx context.Context, q question, v *verdict, known *answer
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within) // others go by what comes of it
 	defer cancel()
-	got, err := k.c.CheckAccess(ctx, name, q.verb, q.keyspace)
+	got, err := k.c.CheckAccess(ctx, name, q.verb, q.keyspace, client.MaxAge(time.Second)) // one that the root cannot reach knows not what was taken back
 	switch {
 	case err != nil && good && !errors.Is(err, client.ErrPermissionDenied):
 		v.last.Store(&answer{known.err, known.asked, time.Now()})
@@ -145,11 +149,13 @@ func (k *callers) ask(ctx context.Context, q question, v *verdict, known *answer
 	}
 	a := &answer{asked: begun, looked: begun}
 	if !got.GetAllowed() {
-		a.err = &Denied{Who: name, Verb: strings.ToLower(strings.TrimPrefix(q.verb.String(), "VERB_")), Keyspace: q.keyspace, Why: got.GetWhy()}
+		a.err = &Denied{Who: name, Verb: wordOf(q.verb), Keyspace: q.keyspace, Why: got.GetWhy()}
 	}
 	v.last.Store(a)
 	return a.err
 }
+
+func wordOf(v rootv1.Verb) string { return strings.ToLower(strings.TrimPrefix(v.String(), "VERB_")) }
 
 // admit judges the caller of a request; verb: what it needs there. The first time it finds out who that is.
 func (p *Proxy) admit(x *exchange, r *http.Request, verb rootv1.Verb) error {

@@ -40,6 +40,8 @@ func (g *granted) May(_ context.Context, who principal.Principal, verb rootv1.Ve
 		return fmt.Errorf("keyspace %q", keyspace)
 	case g.may[who.Name] == "?":
 		return &client.Error{Op: "CheckAccess", Cause: client.ErrUnreachable}
+	case strings.Contains(g.may[who.Name], word+"?"):
+		return &client.Error{Op: "CheckAccess", Cause: client.ErrUnreachable}
 	case strings.Contains(g.may[who.Name], word):
 		return nil
 	default:
@@ -66,7 +68,7 @@ func TestAProxyLendsNobodyItsAuthority(t *testing.T) {
 		defer mu.Unlock()
 		asked = append(asked, strings.Join(append(r.Header[router.HeaderCaller], r.Header["Nokv_caller"]...), ","))
 	}))
-	g := &granted{may: map[string]string{"reader": "read", "claimer": "read claim", "publisher": "read publish", "who": "?"}}
+	g := &granted{may: map[string]string{"half": "read claim?", "reader": "read", "claimer": "read claim", "publisher": "read publish", "who": "?"}}
 	p := w.proxy(proxy.Config{Callers: g, ClaimOnMiss: true, Registry: bound{w}, Hold: 50 * time.Millisecond})
 	lookup, pick, end := serve(t, p.Lookup()), serve(t, p.PickAndRegister(proxy.Made{})), serve(t, p.LookupAndDeregister(0))
 	for _, c := range []struct {
@@ -77,7 +79,8 @@ func TestAProxyLendsNobodyItsAuthority(t *testing.T) {
 		{lookup.URL, "", "k", 403, "permission_denied"},
 		{lookup.URL, "stranger", "k", 403, "permission_denied"},
 		{lookup.URL, "reader", "k", 200, ""},
-		{lookup.URL, "reader", "~", 404, "not_found"}, // there is none, and it may have none made
+		{lookup.URL, "reader", "~", 404, "not_found"},      // there is none, and it may have none made
+		{lookup.URL, "half", "~", 503, "root_unavailable"}, // whether it may is not known
 		{lookup.URL, "who", "k", 503, "root_unavailable"},
 		{pick.URL, "claimer", "k", 403, "permission_denied"},
 		{pick.URL, "publisher", "k", 200, ""},
@@ -155,6 +158,32 @@ func TestVerdictsOfCallersAreKept(t *testing.T) {
 		}
 		if took := time.Since(begun); took > time.Second {
 			t.Errorf("what was taken back was had for %v", took)
+		}
+		judges(func(*coordinatorv1.CheckAccessRequest) bool { return true })
+		time.Sleep(time.Second)
+		must(t, may(web))
+		judges(func(*coordinatorv1.CheckAccessRequest) bool {
+			time.Sleep(100 * time.Millisecond)
+			return false
+		})
+		time.Sleep(5 * time.Second)
+		for range 10 { // none of them goes by what was so 5 s ago
+			all.Go(func() {
+				if may(web) == nil {
+					t.Error("what was taken back 5 s ago is had by one of several at once")
+				}
+			})
+		}
+		all.Wait()
+		w.mu.Lock()
+		if w.lag == 0 {
+			t.Error("a coordinator that the root cannot reach may say what was so before")
+		}
+		w.mu.Unlock()
+		for _, role := range []principal.Role{principal.Root, principal.Coordinator} {
+			if _, denied := errors.AsType[*proxy.Denied](may(principal.Principal{Role: role, Name: "1"})); !denied {
+				t.Errorf("a process of the role %v is a caller of members", role)
+			}
 		}
 		judges(func(*coordinatorv1.CheckAccessRequest) bool { return true })
 		time.Sleep(time.Second)

@@ -50,6 +50,7 @@ type world struct {
 	states   map[string]*rootv1.Member
 	wanted   chan struct{} // closed when m0 is asked for
 	judges   func(*coordinatorv1.CheckAccessRequest) bool
+	lag      uint64 // that the last CheckAccess allowed, in ms
 	judged   int
 }
 
@@ -71,12 +72,14 @@ func (w *world) Status(context.Context, *coordinatorv1.StatusRequest) (*coordina
 // CheckAccess implements the service by what the test says.
 func (w *world) CheckAccess(_ context.Context, req *coordinatorv1.CheckAccessRequest) (*coordinatorv1.CheckAccessResponse, error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.judged++
-	if w.judges == nil {
+	w.lag = req.GetRead().GetMaxRootLagMillis()
+	judges, says := w.judges, w.says()
+	w.mu.Unlock()
+	if judges == nil {
 		return nil, status.Error(codes.Unavailable, "nobody knows")
 	}
-	return &coordinatorv1.CheckAccessResponse{Disclosure: w.says(), Allowed: w.judges(req), Why: "as the test says"}, nil
+	return &coordinatorv1.CheckAccessResponse{Disclosure: says, Allowed: judges(req), Why: "as the test says"}, nil
 }
 
 // RouteStream says what the watch has said last.

@@ -118,7 +118,7 @@ func (p *Proxy) send(by *http.Transport, out, req *http.Request, x *exchange) (_
 	}
 	switch {
 	case err == nil:
-		if err = p.judge(req, x, resp); err == nil {
+		if err = p.judge(req, x, resp, body == nil); err == nil {
 			err = context.Cause(ctx) // nil, if it is in time
 		}
 		if err == nil {
@@ -180,13 +180,14 @@ func address(h http.Header, x *exchange, t router.Target) {
 	}
 }
 
-// judge finds out whether an answer is one, and reads it whole where that is wanted.
-func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response) error {
+// judge finds out whether an answer is one, and reads it whole where half of it would be asked for again: a request whose
+// body is kept, or that has none.
+func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response, again bool) error {
 	if resp.StatusCode < 100 {
 		return fmt.Errorf("the member answered with status %03d, which HTTP does not have", resp.StatusCode)
 	}
 	refused := len(resp.Header[router.HeaderRefused]) == 1
-	whole := x.options.Idempotent && resp.ContentLength > 0 && resp.ContentLength <= maxWholeAnswer && req.Method != http.MethodHead
+	whole := again && x.options.Idempotent && resp.ContentLength > 0 && resp.ContentLength <= maxWholeAnswer && req.Method != http.MethodHead
 	if !refused && !whole {
 		return nil
 	}

@@ -418,7 +418,13 @@ func (p *Proxy) Lookup() http.Handler {
 			if x.key, err = p.keyOf(r); err != nil {
 				return err
 			}
-			x.options.ClaimOnMiss = p.cfg.ClaimOnMiss && p.admit(x, r, rootv1.Verb_VERB_CLAIM) == nil
+			if p.cfg.ClaimOnMiss {
+				err := p.admit(x, r, rootv1.Verb_VERB_CLAIM)
+				if _, denied := errors.AsType[*Denied](err); err != nil && !denied {
+					return err
+				}
+				x.options.ClaimOnMiss = err == nil
+			}
 			if err := p.pass(x, r); err != nil {
 				return err
 			}

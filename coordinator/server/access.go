@@ -110,6 +110,8 @@ func (s *Server) conceal(ctx context.Context, results ...*rootv1.CommandResult) 
 			}
 			if k := e.GetKeyspace(); hidden(nil, k.GetId()) {
 				e.Keyspace = &rootv1.Keyspace{Id: k.GetId()}
+			} else if k != nil {
+				e.Keyspace = v.keyspaceFor(ctx, k)
 			}
 		}
 	}

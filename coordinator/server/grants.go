@@ -10,6 +10,7 @@ import (
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
@@ -163,7 +164,16 @@ func (s *Server) CheckAccess(ctx context.Context, req *coordinatorv1.CheckAccess
 		role, a = "client", v.state.Access("client", "", req.GetVerb(), req.GetKeyspace())
 		a.Allowed, a.Grant = a.Allowed && !a.Closed, nil
 	}
-	return &coordinatorv1.CheckAccessResponse{Allowed: a.Allowed, Grant: a.Grant, Why: whyAccess(role, req.GetVerb(), req.GetKeyspace(), a), Disclosure: v.disclosure()}, nil
+	resp := &coordinatorv1.CheckAccessResponse{Allowed: a.Allowed, Grant: a.Grant, Why: whyAccess(role, req.GetVerb(), req.GetKeyspace(), a), Disclosure: v.disclosure()}
+	if p := principal.FromContext(ctx); p.Role == principal.Proxy { // which principals are granted what is for operators
+		resp.Grant = nil
+		if !v.state.Access("proxy", p.Name, rootv1.Verb_VERB_READ, req.GetKeyspace()).Allowed {
+			resp.Allowed, resp.Why = false, p.Actor()+" itself may not read it"
+		} else if resp.Allowed {
+			resp.Why = ""
+		}
+	}
+	return resp, nil
 }
 
 func whyAccess(role string, verb rootv1.Verb, keyspace string, a state.Access) string {
