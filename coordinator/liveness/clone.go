@@ -120,6 +120,7 @@ func (f *fingerprint) life(l *life, changes uint64) {
 	f.number(uint64(l.stream))
 	f.number(uint64(l.signals))
 	f.flag(l.untold)
+	f.flag(l.sure)
 	f.number(uint64(l.refused))
 	f.number(uint64(l.tries))
 	f.number(uint64(l.found))

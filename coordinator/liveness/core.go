@@ -75,8 +75,9 @@ type life struct {
 	// more; 0: it had none. elsewhere is when at the latest a frame of it came to another
 	// coordinator, open when another one last said that its stream there is open; 0: never.
 	broke, elsewhere, open clock.Instant
-	// untold: it may have been proven dead since somebody was told.
-	untold bool
+	// untold: it may have been proven dead since somebody was told. sure: everybody who may hear it
+	// confirmed what a probe found.
+	untold, sure bool
 
 	// probe is the number of the newest probe, which is under way while asked is not 0;
 	// next is when there may be another, refused and tries what came of those before.
@@ -90,6 +91,10 @@ type life struct {
 }
 
 func (l *life) proven() bool { return l.signals&proofs != 0 }
+
+// over reports whether the incarnation acts no more, whatever fences it has: it is proven, by its own
+// last word or its process's, or by what everybody confirmed.
+func (l *life) over() bool { return l.proven() && (l.sure || l.signals&(Gone|ProcessEnded) != 0) }
 
 // formerly is when it last may have been confirmed by fences that were others than those
 // of now.
@@ -442,7 +447,7 @@ func (c *Core) ClearAt(id rooted.MemberID, incarnation uint64, f Fence) clock.In
 		return never
 	case l == &m.life && m.accepting() && !m.judged: // also when proven: the verdict comes first
 		return never
-	case l != nil && l.proven():
+	case l != nil && l.over():
 		return 0
 	case l == nil: // it may be any that was forgotten
 		return c.runsOut(m.forgotten, m.forgotten, f)

@@ -14,15 +14,15 @@ func (c *Core) probeNext(m *member, b *Batch, now clock.Instant) clock.Instant {
 	return c.probeLife(m, &m.life, b, now)
 }
 
-// lookPast probes an incarnation that the root has ended: a proof spares its
+// lookPast probes an incarnation that the root has ended: a proof that everybody confirms spares its
 // successors the wait for its fence.
 func (c *Core) lookPast(m *member, l *life, b *Batch, now clock.Instant) clock.Instant {
 	c.conclude(m, l, now)
-	if l.untold && l.proven() {
+	if l.untold && l.over() {
 		b.Ended = append(b.Ended, l.incarnation)
 	}
 	l.untold = false
-	if !c.holding || l.proven() || l.address == "" || !m.class.probe || l.tries >= maxTries && l.asked == 0 || !c.fenced(l) {
+	if !c.holding || l.over() || l.address == "" || !m.class.probe || l.tries >= maxTries && l.asked == 0 && l.found == 0 || now >= c.allFree(l) {
 		return never
 	}
 	return c.probeLife(m, l, b, now)
@@ -39,7 +39,10 @@ func (c *Core) probeLife(m *member, l *life, b *Batch, now clock.Instant) clock.
 	case m.told < at || l.found != 0 && now >= again:
 		next = min(next, c.ask(m, b, now))
 	case l.found != 0:
-		next = min(next, again, c.allFree(l))
+		next = min(next, again)
+		if !l.proven() {
+			next = min(next, c.firstFree(l))
+		}
 	}
 	return next
 }
@@ -127,7 +130,9 @@ func (l *life) finds(proof Signals) { l.found, l.foundAt, l.asked = proof, l.ask
 // address that is not the member's own refuses also while the member lives: so it is no proof while
 // a stream of the incarnation is open elsewhere. Was it heard elsewhere after its stream here broke,
 // but has no stream any more, then what was found may be older than that: the address is asked again.
-// One that could not be asked may hear it: then it is a proof when no fence is left to wait for.
+// One that could not be asked may hear it: then it is a proof when what it owns in one of its keyspaces
+// may be granted elsewhere in any case, and spares no fence: those of its other keyspaces, and of what
+// was taken from it, run on. What was found is kept until all have answered.
 func (c *Core) conclude(m *member, l *life, now clock.Instant) {
 	switch {
 	case l.found == 0 || m.told < l.foundAt:
@@ -137,10 +142,12 @@ func (c *Core) conclude(m *member, l *life, now clock.Instant) {
 		l.broke = now
 		l.missed(now)
 		l.next = min(l.next, now.Add(again))
-	case m.toldByAll < l.foundAt && now < c.allFree(l):
+	case m.toldByAll < l.foundAt && (l.proven() || now < c.firstFree(l)):
 	default:
 		l.signals = l.signals&^HeardElsewhere | l.found
-		l.found, l.untold = 0, true
+		if l.sure, l.untold = m.toldByAll >= l.foundAt, true; l.sure {
+			l.found = 0
+		}
 	}
 }
 

@@ -519,3 +519,65 @@ func TestRule6FenceOfOneHeardElsewhereIsWaitedFor(t *testing.T) {
 		t.Error("nobody hears it any more, and its address is no proof")
 	}
 }
+
+// A proof that one coordinator could not be asked about spares no fence: neither that of what was taken
+// from the incarnation, nor of what it owns in another keyspace. When all have answered it spares those
+// of what it owns.
+func TestRule6AProofWithoutAllSparesNoFence(t *testing.T) {
+	const stretched = 20*time.Second + 200*ms
+	for name, c := range map[string]struct {
+		owns    map[rooted.KeyspaceID]int // when its stream breaks
+		answers bool                      // the one that cannot be asked, a second later
+		verdict bool                      // by the proof, at once; else it had failed before
+		spared  bool
+	}{
+		"what was taken from it":                     {nil, false, true, false},
+		"what it owns beside a keyspace without ttl": {map[rooted.KeyspaceID]int{fenced: 3, games: 1}, false, true, false},
+		"all answer later":                           {map[rooted.KeyspaceID]int{fenced: 3, games: 1}, true, true, true},
+		"it had failed":                              {map[rooted.KeyspaceID]int{fenced: 3}, false, false, false},
+		"it had failed, all answer later":            {map[rooted.KeyspaceID]int{fenced: 3}, true, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWard(t)
+			w.join("m1", 1, "fenced")
+			w.join("m2", 1, "fenced")
+			w.owned[1] = map[rooted.KeyspaceID]int{fenced: 3}
+			w.address = always(liveness.Refused)
+			w.run(30 * time.Second)
+			if !w.core.Answered("m1", 1, w.now) {
+				t.Fatal("it is not confirmed")
+			}
+			confirmed := w.now
+			w.owned[1], w.deaf = c.owns, true
+			w.cut("m1", 1)
+			if !c.verdict {
+				w.root("m1", 1, failed, "fenced")
+			}
+			w.run(time.Second)
+			if c.verdict {
+				w.verdict("m1", confirmed, 0, 100*ms)
+				w.root("m1", 1, failed, "fenced")
+			}
+			if w.clear("m1", 1, 20*time.Second) || len(w.ended) > 0 {
+				t.Error("its fence is spared")
+			}
+			w.deaf = !c.answers
+			w.run(3 * time.Second)
+			if w.clear("m1", 1, 20*time.Second) != c.spared || len(w.ended) == 1 != c.spared {
+				t.Errorf("its fence is spared: want %t; told of %d", c.spared, w.ended)
+			}
+			w.run(confirmed.Add(stretched - ms).Sub(w.now))
+			if w.clear("m1", 1, 20*time.Second) != c.spared {
+				t.Errorf("its fence is spared before it ends: want %t", c.spared)
+			}
+			asked := w.asked
+			w.run(time.Minute)
+			if !w.clear("m1", 1, 20*time.Second) {
+				t.Error("its fence has run out, and is waited for")
+			}
+			if asked > 200 || w.asked > asked+2 {
+				t.Errorf("%d questions, and %d when there was no fence", asked, w.asked-asked)
+			}
+		})
+	}
+}

@@ -293,19 +293,8 @@ func (c *Core) lastHeard(m *member) clock.Instant {
 // probed reports whether the member's address is asked when its stream breaks.
 func (c *Core) probed(m *member) bool { return m.class.probe && m.address != "" }
 
-// fenced reports whether regions of the incarnation wait for its fence to be over.
-func (c *Core) fenced(l *life) (yes bool) {
-	if c.owned != nil {
-		c.owned.IncarnationKeyspaces(l.incarnation, func(ks rooted.KeyspaceID, _ int) {
-			k := c.pools.byID[ks]
-			yes = yes || k != nil && k.fence != (Fence{})
-		})
-	}
-	return yes
-}
-
 // allFree is when regions of all of the incarnation's keyspaces may be granted elsewhere without a
-// proof: it may act for none of them any more.
+// proof: no fence of theirs is left to spare.
 func (c *Core) allFree(l *life) (at clock.Instant) {
 	if c.owned != nil {
 		c.owned.IncarnationKeyspaces(l.incarnation, func(ks rooted.KeyspaceID, _ int) {

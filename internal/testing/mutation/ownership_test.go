@@ -170,7 +170,12 @@ var ownership = []mutation{
 	},
 	{
 		22, "a coordinator that cannot be asked hears nobody", "coordinator/liveness/probe.go",
-		"case m.toldByAll < l.foundAt && now < c.allFree(l):", "case m.toldByAll < 0:",
+		"case m.toldByAll < l.foundAt && (l.proven() || now < c.firstFree(l)):", "case m.toldByAll < 0:",
+		[]string{detects},
+	},
+	{
+		22, "a proof that not everybody confirmed spares a fence", "coordinator/liveness/core.go",
+		"(l.sure || l.signals&", "(true || l.signals&",
 		[]string{detects},
 	},
 	{
