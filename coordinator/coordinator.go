@@ -172,8 +172,9 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	c.reach = newReachability(c.root.Status, c.clock, cfg.Logger.Named("root"))
 	c.prober = newProber(cfg.TLS, cfg.Dial)
-	refuses := func(ctx context.Context, address string) bool { return c.prober.refuses(ctx, address, knockFor/2) }
-	c.rival = rival{ask: askStatus(cfg.TLS, cfg.dialOptions()...), refuses: refuses}
+	c.rival = rival{ask: askStatus(cfg.TLS, cfg.dialOptions()...), refuses: func(ctx context.Context, address string) bool {
+		return c.prober.refuses(ctx, address, knockFor/2)
+	}}
 	c.holder, err = tenure.New(tenure.Config{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL, MostTTL: cfg.TenureTTLMost,
 		IDStart: cfg.IDStart, TSOStart: cfg.TSOStart,
@@ -189,10 +190,7 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, fmt.Errorf("hook allow %w", err)
 	}
 	c.hooks = hook.NewClient(allow)
-	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID }, refuses, cfg.dialOptions()...)
-	if cfg.Dial != nil {
-		c.others.lookup = nil
-	}
+	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID }, cfg.dialOptions()...)
 	strategies := together(cfg.Strategies)
 	c.assigner, err = assigner.New(assigner.Config{
 		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Soft: soft,

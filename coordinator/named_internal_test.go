@@ -79,7 +79,7 @@ func TestAnotherCoordinatorIsTheOneThatIsMeant(t *testing.T) {
 	coordinatorv1.RegisterCoordinatorServer(server, hears{})
 	go func() { _ = server.Serve(lis) }()
 	t.Cleanup(server.Stop)
-	o := newOthers(own, func() uint64 { return 1 }, func(context.Context, string) bool { return false })
+	o := newOthers(own, func() uint64 { return 1 })
 	defer o.close()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()

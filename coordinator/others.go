@@ -2,8 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -28,10 +26,6 @@ const maxOthers = 64
 type others struct {
 	options []grpc.DialOption
 	certs   *mtls.Source
-	// lookup finds what a name stands for; nil: connections are made by somebody else, who knows it.
-	// refuses says that nobody listens at an address.
-	lookup  func(ctx context.Context, network, host string) ([]netip.Addr, error)
-	refuses func(ctx context.Context, address string) bool
 
 	mu sync.Mutex
 	// Guarded by mu: by who is meant and where, and these by age.
@@ -52,13 +46,14 @@ func placeOf(c *rootv1.Coordinator) place {
 	return place{state.CoordinatorID(c.GetId()), c.GetAddress()}
 }
 
-func newOthers(certs *mtls.Source, cluster func() uint64, refuses func(ctx context.Context, address string) bool, more ...grpc.DialOption) *others {
-	return &others{certs: certs, conns: map[place]*grpc.ClientConn{}, lookup: net.DefaultResolver.LookupNetIP, refuses: refuses, options: slices.Concat(flow.Client(), clusterid.Caller(cluster).Options(), []grpc.DialOption{
+func newOthers(certs *mtls.Source, cluster func() uint64, more ...grpc.DialOption) *others {
+	return &others{certs: certs, conns: map[place]*grpc.ClientConn{}, options: slices.Concat(flow.Client(), clusterid.Caller(cluster).Options(), []grpc.DialOption{
 		probePace(knockFor), grpc.WithDisableServiceConfig(),
 	}, more)}
 }
 
-// heard implements assigner.Config.Ask.
+// heard implements assigner.Config.Ask. A port that refuses is no answer: what cuts the member off may
+// refuse in the place of both, and the coordinator goes on hearing the member behind it.
 func (o *others) heard(ctx context.Context, of *rootv1.Coordinator, members []state.MemberID) ([]liveness.Word, error) {
 	conn, err := o.connect(placeOf(of))
 	if err != nil {
@@ -69,34 +64,15 @@ func (o *others) heard(ctx context.Context, of *rootv1.Coordinator, members []st
 		req.MemberIds[i] = string(id)
 	}
 	reply, err := coordinatorv1.NewCoordinatorClient(conn).HeardMembers(ctx, req)
-	if err != nil && o.ended(ctx, of.GetAddress()) {
-		return nil, nil
+	if err != nil {
+		return nil, err
 	}
 	words := make([]liveness.Word, 0, len(reply.GetMembers()))
 	for _, m := range reply.GetMembers() {
 		age := time.Duration(min(m.GetAgeMillis(), state.MaxMillis)) * time.Millisecond
 		words = append(words, liveness.Word{Member: state.MemberID(m.GetMemberId()), Incarnation: m.GetIncarnation(), Age: age, Connected: m.GetConnected()})
 	}
-	return words, err
-}
-
-// ended says whether a coordinator's process has ended: nobody listens at its address. A name may stand
-// for several, of which one refuses and another is cut off: all of them must refuse.
-func (o *others) ended(ctx context.Context, address string) bool {
-	if o.lookup == nil {
-		return o.refuses(ctx, address)
-	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	ips, err := o.lookup(ctx, "ip", host)
-	for _, ip := range ips {
-		if ip.Unmap().IsUnspecified() || !o.refuses(ctx, net.JoinHostPort(ip.String(), port)) {
-			return false
-		}
-	}
-	return err == nil && len(ips) > 0
+	return words, nil
 }
 
 // relay implements server.Config.Relay.

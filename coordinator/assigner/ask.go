@@ -130,7 +130,7 @@ func (a *Raw) startAsking() *Asking {
 	return q
 }
 
-// Told tells what others said. byAll: each of them has answered, or has ended.
+// Told tells what others said. byAll: each of them has answered.
 func (a *Raw) Told(q *Asking, words []liveness.Word, byAll bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -60,8 +60,8 @@ type Config struct {
 	Soft *catalog.Soft
 	// Probe connects to a member's own address, within ctx.
 	Probe func(ctx context.Context, p liveness.Probe) liveness.ProbeResult
-	// Ask asks another coordinator when it last heard members, within ctx. One whose process has
-	// ended hears nobody: that is no error.
+	// Ask asks another coordinator when it last heard members, within ctx. Without
+	// an answer of its own there is an error, also where its port refuses.
 	Ask func(ctx context.Context, of *rootv1.Coordinator, members []state.MemberID) ([]liveness.Word, error)
 
 	// Hooks asks applications over HTTP. Nil: nobody is asked, and what hooks are to place is

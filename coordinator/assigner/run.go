@@ -271,7 +271,7 @@ func (a *Assigner) inquire(ctx context.Context, orders *Orders) {
 	}
 }
 
-// askAll asks all others at once. byAll: each has answered in time, or has ended.
+// askAll asks all others at once. byAll: each has answered in time.
 func (a *Assigner) askAll(ctx context.Context, others []*rootv1.Coordinator, members []state.MemberID) (all []liveness.Word, byAll bool) {
 	ctx, cancel := context.WithTimeout(ctx, a.raw.cfg.Settings.AskTime/2)
 	defer cancel()

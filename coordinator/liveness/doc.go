@@ -12,9 +12,10 @@
 //     silence and an address that accepts prove nothing. What a probe found is no proof
 //     while another coordinator has a stream of the member, or has heard it since its stream
 //     here broke: all are asked when the probe begins that may decide. One that cannot be asked may
-//     hear it: then it is a proof when that one answers, is known to have ended, or when regions of
-//     one of the member's keyspaces may be granted elsewhere in any case; and it spares no fence
-//     before all have answered, neither of other keyspaces nor of what was taken from the member.
+//     hear it, also where its port refuses: then it is a proof when that one answers, is off the
+//     list, or when regions of one of the member's keyspaces may be granted elsewhere in any case;
+//     and it spares no fence before all have answered, neither of other keyspaces nor of what was
+//     taken from the member.
 //  3. Without proof a verdict comes after silence that nobody else contradicts, counted from
 //     what was heard here, in whatever era, or from when this process last stood still,
 //     and not before a fence of what the member owns has run out: nobody would get anything

@@ -358,9 +358,8 @@ func (c *Core) ask(m *member, b *Batch, now clock.Instant) clock.Instant {
 	return now.Add(c.s.AskTime)
 }
 
-// Told answers a question. byAll: every other coordinator has answered, or hears nobody because
-// its process has ended; else one that may hear members could not be asked. Words of a question
-// that is over count too.
+// Told answers a question. byAll: every other coordinator has answered; else one that may hear
+// members could not be asked. Words of a question that is over count too.
 func (c *Core) Told(q Question, words []Word, byAll bool, now clock.Instant) {
 	for _, w := range words {
 		m, l := c.own(w.Member, w.Incarnation)
