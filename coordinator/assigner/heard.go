@@ -109,8 +109,9 @@ func (a *Raw) Frame(f server.HeardFrame) {
 	}
 	if s := a.speakers[f.Member]; s != nil && s.stream == f.Stream {
 		s.gap = now.Sub(s.at)
-		s.at, s.complete = now, s.complete || f.Complete
-		if f.Complete {
+		again := s.lost && !f.Lost // what it says now is known
+		s.at, s.complete, s.lost = now, s.complete || f.Complete, f.Lost
+		if f.Complete || again {
 			a.expectLocked(f.Member, f.Incarnation, now)
 		}
 		if f.Load != nil {

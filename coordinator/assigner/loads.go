@@ -26,8 +26,10 @@ type speaker struct {
 	incarnation, stream uint64
 	// complete: it has said on this stream everything that it has.
 	complete bool
-	load     *coordinatorv1.MemberLoad
-	at       clock.Instant
+	// lost: there was no room for something that it said on this stream.
+	lost bool
+	load *coordinatorv1.MemberLoad
+	at   clock.Instant
 	// gap is how long behind the frame before the last one came; negative: there is one only.
 	gap time.Duration
 }

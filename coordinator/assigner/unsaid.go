@@ -61,10 +61,11 @@ func (a *Raw) expectGivenLocked(changes []state.Change, now clock.Instant) {
 	}
 }
 
-// completeLocked reports whether an incarnation has said here everything that it has.
+// completeLocked reports whether an incarnation has said here everything that it has, and there was room for
+// all of it: of what was not kept nobody knows.
 func (a *Raw) completeLocked(id state.MemberID, incarnation uint64) bool {
 	s := a.speakers[id]
-	return s != nil && s.complete && s.incarnation == incarnation
+	return s != nil && s.complete && !s.lost && s.incarnation == incarnation
 }
 
 // nextUnsaid is an incarnation whose regions are to be looked at now; 0: there is none.
@@ -76,19 +77,15 @@ func (a *Raw) nextUnsaid(now clock.Instant) (id state.MemberID, incarnation uint
 			continue
 		}
 		delete(a.unsaid.due, id)
-		if s := a.speakers[id]; s != nil && s.complete {
+		if s := a.speakers[id]; s != nil && s.complete && !s.lost {
 			return id, s.incarnation
 		}
 	}
 	return "", 0
 }
 
-// lookForUnsaid is of which regions their owners say nothing. Where there was no room for all that
-// members said nobody knows.
+// lookForUnsaid is of which regions their owners say nothing.
 func (a *Raw) lookForUnsaid(now clock.Instant) (all []placement.Getting) {
-	if a.cfg.Soft.Crowded() {
-		return nil
-	}
 	for looked := 0; looked < maxUnsaidLooks; {
 		id, incarnation := a.nextUnsaid(now)
 		if incarnation == 0 {

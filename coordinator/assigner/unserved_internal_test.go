@@ -147,6 +147,59 @@ func TestRule11OwnedAndNeverSaid(t *testing.T) {
 	}
 }
 
+// Where there was no room for what a member said of its regions nobody knows what it has not said, and nothing
+// is looked at again and again because of that. Of others it is known, and of that one behind its next words.
+func TestRule11WhatWasNotKeptIsNotUnsaid(t *testing.T) {
+	st, m, ids := owner(t)
+	tm := &clock.Manual{Elapsed: clock.Instant(time.Second)}
+	soft := catalog.NewSoft(catalog.SoftConfig{MaxRegions: 64})
+	view := &rootview.View{State: st, Token: st.Token()}
+	a := NewRaw(RawConfig{Soft: soft, Clock: tm, Wake: func() {}, View: func() *rootview.View { return view }})
+	a.Jump(view)
+	lost := 0
+	for _, id := range ids {
+		if _, err := soft.Report(st, m, &coordinatorv1.RegionReport{
+			RegionId: uint64(id), Epoch: st.Region(id).Epoch.Proto(), Phase: coordinatorv1.RegionPhase_REGION_PHASE_SERVING,
+		}, tm.Now()); err != nil {
+			lost++
+		}
+	}
+	if lost == 0 {
+		t.Fatal("there was room for all")
+	}
+	frame := func(stream uint64, f server.HeardFrame) {
+		f.Member, f.Incarnation, f.Stream = "m1", m.GetIncarnation(), stream
+		a.Frame(f)
+	}
+	pass := func() []state.RegionID {
+		t.Helper()
+		for end := tm.Now().Add(10 * time.Second); tm.Now() < end; tm.Advance(100 * time.Millisecond) {
+			if due := a.lookForUnserved(tm.Now()); due <= tm.Now() {
+				t.Fatalf("it is to be looked %v ago", tm.Now().Sub(due))
+			}
+		}
+		return a.unserved.Regions(st, 2)
+	}
+	a.Opened("m1", m.GetIncarnation(), 1, 0)
+	frame(1, server.HeardFrame{Complete: true, Lost: true})
+	if got := pass(); len(got) > 0 {
+		t.Errorf("it said all, of which %d regions were not kept: %d count", lost, len(got))
+	}
+	frame(1, server.HeardFrame{})
+	if got := pass(); len(got) != lost {
+		t.Errorf("all that it says is kept now, without %d regions: %d count", lost, len(got))
+	}
+	frame(1, server.HeardFrame{Lost: true})
+	if got := pass(); len(got) > 0 {
+		t.Errorf("something was not kept again: %d count", len(got))
+	}
+	a.Opened("m1", m.GetIncarnation(), 2, 0)
+	frame(2, server.HeardFrame{Complete: true})
+	if got := pass(); len(got) != lost {
+		t.Errorf("another stream says all but %d regions: %d count", lost, len(got))
+	}
+}
+
 // What members send is taken, and confirmed, while it is looked at what is not served.
 func TestFramesWaitForNoLook(t *testing.T) {
 	st, m, _ := owner(t)

@@ -158,7 +158,6 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 	old, known := shard.own[key]
 	grown := kept.size() - old.size()
 	if !known && len(shard.own) >= share(s.cfg.MaxRegions) || grown > 0 && shard.ownBytes+grown > share(s.cfg.MaxReportBytes) {
-		s.crowded.Store(true)
 		return false, reason.New(rootv1.Reason_REASON_OVERLOADED, "no more reports of regions are kept here: region %d", r.ID)
 	}
 	shard.ownBytes += grown
@@ -281,9 +280,6 @@ func read(p *coordinatorv1.RegionReport, now clock.Instant) OwnReport {
 	}
 	return r
 }
-
-// Crowded reports whether there was no room for a report of a region: what was not kept may have been said.
-func (s *Soft) Crowded() bool { return s.crowded.Load() }
 
 // Own returns what an incarnation last said of a region.
 func (s *Soft) Own(id state.RegionID, incarnation uint64) (OwnReport, bool) {

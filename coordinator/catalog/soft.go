@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
@@ -33,7 +32,6 @@ type Soft struct {
 	cfg     SoftConfig
 	members [softShards]memberShard
 	regions [softShards]regionShard
-	crowded atomic.Bool
 }
 
 // softShards keeps concurrent heartbeats out of each other's way.

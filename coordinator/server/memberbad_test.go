@@ -57,6 +57,38 @@ func TestLoadsThatAreNone(t *testing.T) {
 	})
 }
 
+// A report for which there is no room is lost until one of that region is kept, or none is made any more, or all
+// is said anew.
+func TestReportsForWhichThereIsNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		soft, heard := catalog.NewSoft(catalog.SoftConfig{MaxReportBytes: 64 << 10}), &listener{}
+		w := hosting(t, func(c *server.Config) { c.Soft, c.Members = soft, heard })
+		defer w.end(t)
+		m := w.hosted(t, "m1")
+		large := reported(1, phaseServing)
+		large.Frontier = make([]byte, 2<<10)
+		loses := func(f *coordinatorv1.MemberFrame, want bool) {
+			t.Helper()
+			m.say(f)
+			for m.hear().GetSequence() != m.sequence {
+			}
+			heard.mu.Lock()
+			defer heard.mu.Unlock()
+			if heard.lost != want {
+				t.Errorf("behind %v something is lost: %v, want %v", f, heard.lost, want)
+			}
+		}
+		for name, again := range map[string]*coordinatorv1.MemberFrame{
+			"kept": {Regions: []*coordinatorv1.RegionReport{reported(1, phaseServing)}}, "gone": {Gone: []uint64{1}}, "complete": {Complete: true},
+		} {
+			t.Log(name)
+			loses(&coordinatorv1.MemberFrame{Regions: []*coordinatorv1.RegionReport{large}}, true)
+			loses(&coordinatorv1.MemberFrame{Load: &coordinatorv1.MemberLoad{Load: 1}}, true)
+			loses(again, false)
+		}
+	})
+}
+
 // An epoch that is over, or was never rooted, is one that a report may be about: it says
 // where the member is, and is no reason to believe that it serves the region as it is.
 func TestReportsOfOtherEpochs(t *testing.T) {

@@ -65,7 +65,9 @@ type HeardFrame struct {
 	Gone  []state.RegionID
 	// Complete: with this frame the member has said everything on this stream.
 	Complete bool
-	Replies  []*coordinatorv1.MemberCommandReply
+	// Lost: there was no room for something that the member said last of a region on this stream.
+	Lost    bool
+	Replies []*coordinatorv1.MemberCommandReply
 	// Goodbye is nil unless the member leaves.
 	Goodbye *coordinatorv1.Goodbye
 }
@@ -102,6 +104,7 @@ type memberStream struct {
 	// is under way; 0: none.
 	sequence uint64
 	since    clock.Instant
+	lost     lostReports
 	showing  state.Token // told in a frame that others continue
 
 	// Owned by members.run. answered is the frame that was answered last, told the terms
@@ -299,11 +302,12 @@ func (m *memberStream) note(f *coordinatorv1.MemberFrame) (said words, heard Hea
 		}
 	}
 	if f.GetComplete() && m.since == 0 {
-		m.since = now
+		m.since, m.lost = now, lostReports{}
 	}
 	said.again = f.GetSequence() == 1 && !f.GetComplete()
 	for _, p := range f.GetRegions() {
 		turned, err := s.cfg.Soft.Report(st, member, p, now)
+		m.lost.note(state.RegionID(p.GetRegionId()), err)
 		if err != nil {
 			said.refuse(err)
 			if reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
@@ -321,17 +325,43 @@ func (m *memberStream) note(f *coordinatorv1.MemberFrame) (said words, heard Hea
 	}
 	for _, id := range f.GetGone() {
 		s.cfg.Soft.Gone(state.RegionID(id), m.incarnation)
+		m.lost.note(state.RegionID(id), nil)
 		heard.Gone = append(heard.Gone, state.RegionID(id))
 	}
 	if m.since != 0 && !f.GetPartial() {
 		s.cfg.Soft.Complete(st, m.incarnation, m.since)
 		m.since, heard.Complete = 0, true
 	}
+	heard.Lost = m.lost.any()
 	if heard.Goodbye.GetGone() {
 		s.cfg.Soft.End(m.id, m.incarnation)
 	}
 	return said, heard, nil
 }
+
+// lostReports are regions of which there was no room for what a stream said last.
+type lostReports struct {
+	regions map[state.RegionID]struct{}
+	// many: there are more than maxEarly, or were; a complete report ends it.
+	many bool
+}
+
+// note takes what became of a report of a region.
+func (l *lostReports) note(id state.RegionID, err error) {
+	switch {
+	case err == nil || reason.Of(err) != rootv1.Reason_REASON_OVERLOADED:
+		delete(l.regions, id)
+	case len(l.regions) >= maxEarly:
+		l.many = true
+	default:
+		if l.regions == nil {
+			l.regions = map[state.RegionID]struct{}{}
+		}
+		l.regions[id] = struct{}{}
+	}
+}
+
+func (l *lostReports) any() bool { return l.many || len(l.regions) > 0 }
 
 // words are what a frame leaves to be answered.
 type words struct {

@@ -387,6 +387,7 @@ type listener struct {
 	told    []string
 	turned  []string
 	forbids bool
+	lost    bool // the last frame said so
 }
 
 func (l *listener) note(format string, args ...any) {
@@ -405,9 +406,10 @@ func (l *listener) Closed(id state.MemberID, incarnation, stream uint64, _ clock
 
 func (l *listener) Frame(f server.HeardFrame) {
 	l.note("%s.%d frame on %d, %d replies", f.Member, f.Incarnation, f.Stream, len(f.Replies))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = f.Lost
 	if len(f.Turned) > 0 {
-		l.mu.Lock()
-		defer l.mu.Unlock()
 		l.turned = append(l.turned, string(f.Member)+" "+strings.Trim(fmt.Sprint(f.Turned), "[]"))
 	}
 }
