@@ -147,6 +147,32 @@ func TestRule11OwnedAndNeverSaid(t *testing.T) {
 	}
 }
 
+// A member that serves, and says so in reports that are refused for a number, keeps what it has.
+func TestRule11ARefusedReportIsNoSilence(t *testing.T) {
+	st, m, ids := owner(t)
+	tm := &clock.Manual{Elapsed: clock.Instant(time.Second)}
+	soft := catalog.NewSoft(catalog.SoftConfig{})
+	view := &rootview.View{State: st, Token: st.Token()}
+	a := NewRaw(RawConfig{Soft: soft, Clock: tm, Wake: func() {}, View: func() *rootview.View { return view }})
+	a.Jump(view)
+	for _, id := range ids {
+		if _, err := soft.Report(st, m, &coordinatorv1.RegionReport{
+			RegionId: uint64(id), Epoch: st.Region(id).Epoch.Proto(), Phase: coordinatorv1.RegionPhase_REGION_PHASE_SERVING, Load: -1,
+		}, tm.Now()); err == nil {
+			t.Fatal("a load of -1 is none")
+		}
+	}
+	a.Opened("m1", m.GetIncarnation(), 1, 0)
+	a.Frame(server.HeardFrame{Member: "m1", Incarnation: m.GetIncarnation(), Stream: 1, Complete: true})
+	for range 20 {
+		tm.Advance(time.Second)
+		a.lookForUnserved(tm.Now())
+	}
+	if got := a.unserved.Regions(st, 2); len(got) > 0 {
+		t.Errorf("%d regions count as not served", len(got))
+	}
+}
+
 // Where there was no room for what a member said of its regions nobody knows what it has not said, and nothing
 // is looked at again and again because of that. Of others it is known, and of that one behind its next words.
 func TestRule11WhatWasNotKeptIsNotUnsaid(t *testing.T) {

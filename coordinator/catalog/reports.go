@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"math"
+	"slices"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/oneline"
@@ -10,6 +11,7 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
+	"google.golang.org/protobuf/proto"
 )
 
 // MaxHotKeys bounds the hot keys of a report.
@@ -123,15 +125,20 @@ func (r *keptReport) size() int {
 // Report takes what an incarnation of a member says of a region, judged against st:
 // it owns it, or is to own it next. It refuses with
 //
-//	REASON_INVALID_REQUEST  what is too long, or no number
+//	REASON_INVALID_REQUEST  what is too long, or no number: where the phase and the epoch are right the rest is
+//	                        kept without that, and with the load that was said before
 //	REASON_NOT_FOUND        there is no such region, or it is neither its own nor of a keyspace where it may be
 //	REASON_EPOCH_STALE      it is not the member's
 //	REASON_OVERLOADED       there is no room for more
 //
 // turned says that the phase is another one than before, or of another epoch.
 func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.RegionReport, now clock.Instant) (turned bool, err error) {
-	if err := checkReport(p); err != nil {
-		return false, err
+	flaw, isLoad := checkReport(p), IsLoad(p.GetLoad())
+	switch {
+	case flaw != nil && !speaks(p):
+		return false, flaw
+	case flaw != nil:
+		p = sound(p)
 	}
 	r := st.Region(state.RegionID(p.GetRegionId()))
 	if r == nil {
@@ -156,6 +163,9 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	old, known := shard.own[key]
+	if !isLoad {
+		kept.load = old.load
+	}
 	grown := kept.size() - old.size()
 	if !known && len(shard.own) >= share(s.cfg.MaxRegions) || grown > 0 && shard.ownBytes+grown > share(s.cfg.MaxReportBytes) {
 		return false, reason.New(rootv1.Reason_REASON_OVERLOADED, "no more reports of regions are kept here: region %d", r.ID)
@@ -177,7 +187,7 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 			Member: state.MemberID(m.GetId()), Incarnation: m.GetIncarnation(), Leader: report.Leader, Keys: report.Keys, Bytes: report.Bytes, At: now,
 		}
 	}
-	return turned, nil
+	return turned, flaw
 }
 
 // earlyReport is a last word of a region that st did not have as the member's yet.
@@ -239,11 +249,10 @@ func checkReport(p *coordinatorv1.RegionReport) error {
 	bad := func(format string, args ...any) error {
 		return reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the report of region %d: "+format, append([]any{p.GetRegionId()}, args...)...)
 	}
-	_, known := coordinatorv1.RegionPhase_name[int32(p.GetPhase())]
 	switch {
 	case !IsLoad(p.GetLoad()):
 		return bad("%v is not a load; it is 0 or more", p.GetLoad())
-	case !known || p.GetPhase() == coordinatorv1.RegionPhase_REGION_PHASE_UNSPECIFIED:
+	case !isPhase(p.GetPhase()):
 		return bad("phase %d is none", p.GetPhase())
 	case p.GetEpoch() == nil:
 		return bad("the epoch is missing")
@@ -260,6 +269,36 @@ func checkReport(p *coordinatorv1.RegionReport) error {
 		}
 	}
 	return nil
+}
+
+func isPhase(p coordinatorv1.RegionPhase) bool {
+	_, known := coordinatorv1.RegionPhase_name[int32(p)]
+	return known && p != coordinatorv1.RegionPhase_REGION_PHASE_UNSPECIFIED
+}
+
+// speaks reports whether a report says in which phase the member is, at which epoch.
+func speaks(p *coordinatorv1.RegionReport) bool { return isPhase(p.GetPhase()) && p.GetEpoch() != nil }
+
+// sound is a report without what it is refused for.
+func sound(p *coordinatorv1.RegionReport) *coordinatorv1.RegionReport {
+	p = proto.CloneOf(p)
+	if !IsLoad(p.GetLoad()) {
+		p.Load = 0
+	}
+	if len(p.GetFrontier()) > state.MaxFrontierBytes {
+		p.Frontier, p.SetFrontier = nil, false
+	}
+	if len(p.GetTransitionId()) > state.MaxIDBytes {
+		p.TransitionId = ""
+	}
+	if len(p.GetMedianKey()) > state.MaxKeyBytes {
+		p.MedianKey = nil
+	}
+	long := func(k *coordinatorv1.HotKey) bool { return len(k.GetKey()) > state.MaxKeyBytes }
+	if len(p.GetHotKeys()) > MaxHotKeys || slices.ContainsFunc(p.GetHotKeys(), long) {
+		p.HotKeys = nil
+	}
+	return p
 }
 
 // IsLoad reports whether a number can be compared with other loads.

@@ -57,6 +57,47 @@ func TestLoadsThatAreNone(t *testing.T) {
 	})
 }
 
+// A report that is refused for a number, or for what is too long, says all the same that the member serves the
+// region; what it is refused for is not kept.
+func TestReportsThatAreRefusedAreNoSilence(t *testing.T) {
+	for name, spoil := range map[string]func(*coordinatorv1.RegionReport){
+		"load": func(r *coordinatorv1.RegionReport) { r.Load = math.NaN() },
+		"frontier": func(r *coordinatorv1.RegionReport) {
+			r.Frontier, r.SetFrontier = make([]byte, state.MaxFrontierBytes+1), true
+		},
+		"transition": func(r *coordinatorv1.RegionReport) { r.TransitionId = strings.Repeat("x", state.MaxIDBytes+1) },
+		"median":     func(r *coordinatorv1.RegionReport) { r.MedianKey = make([]byte, state.MaxKeyBytes+1) },
+		"many keys":  func(r *coordinatorv1.RegionReport) { r.HotKeys = make([]*coordinatorv1.HotKey, catalog.MaxHotKeys+1) },
+		"long key": func(r *coordinatorv1.RegionReport) {
+			r.HotKeys = []*coordinatorv1.HotKey{{Key: make([]byte, state.MaxKeyBytes+1)}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				soft, heard := catalog.NewSoft(catalog.SoftConfig{}), &listener{}
+				w := hosting(t, func(c *server.Config) { c.Soft, c.Members = soft, heard })
+				defer w.end(t)
+				m := w.hosted(t, "m1")
+				for _, phase := range []coordinatorv1.RegionPhase{coordinatorv1.RegionPhase_REGION_PHASE_ACQUIRING, phaseServing} {
+					r := reported(1, phase)
+					spoil(r)
+					m.say(&coordinatorv1.MemberFrame{Regions: []*coordinatorv1.RegionReport{r}})
+					if a := m.hear(); len(a.GetRefusals()) != 1 || a.GetRefusals()[0].GetReason() != rootv1.Reason_REASON_INVALID_REQUEST {
+						t.Errorf("it is told %v", a)
+					}
+					got, ok := soft.Own(1, 1)
+					if !ok || got.Phase != phase || got.Epoch != (state.Epoch{Version: 1, ConfVersion: 1}) || got.Keys != 3 || got.FrontierSet || got.Frontier != "" || got.More != nil || !catalog.IsLoad(got.Load) {
+						t.Errorf("kept is %v %+v", ok, got)
+					}
+				}
+				if turns := heard.turns(); turns != "m1 1, m1 1" {
+					t.Errorf("turned are %q", turns)
+				}
+			})
+		})
+	}
+}
+
 // A report for which there is no room is lost until one of that region is kept, or none is made any more, or all
 // is said anew.
 func TestReportsForWhichThereIsNoRoom(t *testing.T) {

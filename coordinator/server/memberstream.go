@@ -308,6 +308,9 @@ func (m *memberStream) note(f *coordinatorv1.MemberFrame) (said words, heard Hea
 	for _, p := range f.GetRegions() {
 		turned, err := s.cfg.Soft.Report(st, member, p, now)
 		m.lost.note(state.RegionID(p.GetRegionId()), err)
+		if turned {
+			heard.Turned = append(heard.Turned, state.RegionID(p.GetRegionId()))
+		}
 		if err != nil {
 			said.refuse(err)
 			if reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
@@ -315,9 +318,6 @@ func (m *memberStream) note(f *coordinatorv1.MemberFrame) (said words, heard Hea
 				said.early = append(said.early, state.RegionID(p.GetRegionId()))
 			}
 			continue
-		}
-		if turned {
-			heard.Turned = append(heard.Turned, state.RegionID(p.GetRegionId()))
 		}
 		if load, serves := SaidOf(p); serves {
 			heard.Loads = append(heard.Loads, load)
