@@ -13,17 +13,18 @@ import (
 const maxFound = 16
 
 // Detect lets the detector look, while Look may be busy: members are to be probed and asked about at
-// once, and what was found waits for Look. It says for how long there is nothing else to detect.
+// once, and what was found waits for Look. A verdict without proof Look passes itself, by what is known
+// then. It says for how long there is nothing else to detect.
 func (a *Raw) Detect() (Orders, time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.tickLocked()
 	for len(a.found) < maxFound {
-		if !a.turnLocked(now) {
+		if !a.turnLocked(now, a.core.TurnBeside) {
 			break
 		}
 	}
-	if len(a.found) > 0 {
+	if len(a.found) > 0 || a.core.Waits() {
 		a.armed = 0
 		a.cfg.Wake()
 	}
@@ -40,11 +41,11 @@ func (a *Raw) Detect() (Orders, time.Duration) {
 func (a *Raw) roomLocked() bool { return len(a.probes) <= maxWaiting && len(a.asked) <= maxWaiting }
 
 // turnLocked has the detector take a turn, and reports whether it was due.
-func (a *Raw) turnLocked(now clock.Instant) bool {
+func (a *Raw) turnLocked(now clock.Instant, turn func(clock.Instant) liveness.Batch) bool {
 	if !a.roomLocked() || a.core.Due() > now {
 		return false
 	}
-	b := a.core.Turn(now)
+	b := turn(now)
 	a.probes = append(a.probes, b.Probes...)
 	if len(b.Question.Members) > 0 {
 		a.asked = append(a.asked, b.Question)

@@ -360,7 +360,8 @@ func (a *Raw) detect(now clock.Instant) (due clock.Instant, open bool) {
 			return never, false
 		}
 		a.mu.Lock()
-		turned := a.turnLocked(now)
+		a.core.Resume(now)
+		turned := a.turnLocked(now, a.core.Turn)
 		found := a.found
 		a.found = nil
 		due, open = a.core.Due(), a.roomLocked()
@@ -395,6 +396,9 @@ func (a *Raw) take(b *liveness.Batch) {
 func (a *Raw) plan(now clock.Instant) clock.Instant {
 	if a.cfg.Frozen != nil && a.cfg.Frozen() {
 		return now.Add(frozenPause)
+	}
+	if len(a.outbox.urgent) > 0 && a.outbox.calls < maxCalls+urgentCalls {
+		return now // a plan may take long, and a verdict is of now
 	}
 	if a.work.Starving() && now >= a.starved {
 		a.work.Wake()

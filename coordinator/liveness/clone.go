@@ -22,6 +22,7 @@ func (c *Core) Clone() *Core {
 	n.members = make(map[rooted.MemberID]*member, len(c.members))
 	n.timers = make(timers, len(c.timers))
 	n.tolls = tolls{}
+	n.ripe = slices.Clone(c.ripe)
 	for id, m := range c.members {
 		q := new(*m)
 		q.failures, q.past = slices.Clone(m.failures), slices.Clone(m.past)

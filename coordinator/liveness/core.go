@@ -44,6 +44,9 @@ type Core struct {
 	passed  int
 	tolls   tolls
 	count   Counters
+	// beside: the Turn under way is TurnBeside, which leaves ripe to the next one.
+	beside bool
+	ripe   []rooted.MemberID
 }
 
 // Counters count what a Core did since the process began.
@@ -127,6 +130,8 @@ type member struct {
 	// judged: a verdict about this incarnation is on its way to the root.
 	judged bool
 	held   Guard
+	// ripe: it is among those of Core.ripe.
+	ripe bool
 	// explained: it has failed by a proof, or because somebody said so, by the root.
 	explained bool
 

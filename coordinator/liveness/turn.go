@@ -161,6 +161,28 @@ func (b *Batch) full() bool {
 	return len(b.Verdicts) >= MaxBatch || len(b.Withheld) >= MaxBatch || len(b.Question.Members) >= MaxBatch || len(b.Ended) > MaxBatch-maxPast-1 || len(b.Probes) > MaxBatch-maxPast-1
 }
 
+// TurnBeside is Turn for who cannot root a verdict at once: one without proof is not passed, what others say
+// of the member is kept fresh, and behind Resume the next Turn looks at it, as things are then.
+func (c *Core) TurnBeside(now clock.Instant) Batch {
+	c.beside = true
+	defer func() { c.beside = false }()
+	return c.Turn(now)
+}
+
+// Waits reports whether TurnBeside found verdicts that wait for a Turn.
+func (c *Core) Waits() bool { return len(c.ripe) > 0 }
+
+// Resume has the next Turn look at those whose verdicts TurnBeside did not pass.
+func (c *Core) Resume(now clock.Instant) {
+	for _, id := range c.ripe {
+		if m := c.members[id]; m != nil {
+			m.ripe = false
+			c.timers.soon(m, now)
+		}
+	}
+	c.ripe = nil
+}
+
 // look does for a member what is due, and says when to look again.
 func (c *Core) look(m *member, b *Batch, now clock.Instant) clock.Instant {
 	next := never
@@ -265,8 +287,19 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 		return min(next, now.Add(again))
 	}
 	m.held = NotHeld
-	if m.told < dueAt || now.Sub(m.told) > c.s.AskTime+fresh {
+	old := c.s.AskTime + fresh
+	if c.beside {
+		old = fresh / 2 // so that it is fresh whenever the next Turn comes
+	}
+	if m.told < dueAt || now.Sub(m.told) > old {
 		return min(next, c.ask(m, b, now))
+	}
+	if c.beside {
+		if !m.ripe {
+			m.ripe = true
+			c.ripe = append(c.ripe, m.id)
+		}
+		return min(next, now.Add(fresh/2))
 	}
 	if c.passed >= c.s.VerdictsPerRound {
 		m.held = HeldByBudget
