@@ -49,14 +49,34 @@ func (p *planner) drain(id state.MemberID) {
 	if !open {
 		return // without a look at all that it has
 	}
+	said := map[passed]bool{}
 	for _, r := range p.leaving(from) {
 		if k := p.keyspace(r.Keyspace); k != nil && !refused[r.Keyspace] && p.under(id) < maxInFlight {
-			why := p.leave(k, r, from, p.wave(k, id))
-			if refused[r.Keyspace] = why != 0; why != 0 {
-				p.refuse(Refusal{Keyspace: r.Keyspace, Member: id, Why: why})
+			w := p.wave(k, id)
+			why := p.leave(k, r, from, w)
+			switch {
+			case why == PoisonSuspected: // it waits for a member of its own
+				p.refuse(Refusal{Region: r.ID, Keyspace: r.Keyspace, Member: id, Why: why, At: p.Now.Add(poisonLook)})
+			case why != 0:
+				refused[r.Keyspace] = why == NoEligibleMember || why == TooManyMoves && (p.under(id) >= w.most || p.allBusy(k, w.most))
+				if f := (passed{r.Keyspace, why}); !said[f] {
+					said[f] = true
+					p.refuse(Refusal{Keyspace: r.Keyspace, Member: id, Why: why})
+				}
 			}
 		}
 	}
+}
+
+// passed is why a drain passes regions of a keyspace: those that nobody can take now stay, and others go.
+type passed struct {
+	keyspace state.KeyspaceID
+	why      Why
+}
+
+// allBusy reports whether too many moves are under way to each member that takes regions of a keyspace.
+func (p *planner) allBusy(k *settings, inFlight int) bool {
+	return !slices.ContainsFunc(p.targetsOf(k).candidates, func(c *candidate) bool { return p.taking(c.id) < inFlight })
 }
 
 // leaving are the regions that an owner has and that are not on their way, heaviest first. One
@@ -111,7 +131,7 @@ func (p *planner) taking(id state.MemberID) int {
 
 // leave begins to take a region off an owner that drains, or does not serve it. A shared one gets another
 // owner first where too few would be left; if nobody can be one, those that stay are enough. A reason says
-// that no other region of the keyspace can be.
+// why it cannot be: others of the keyspace may be, where the reason is of this region.
 func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) Why {
 	from, _ = r.Owner(from.Member)
 	if p.under(from.Member) >= w.most {
