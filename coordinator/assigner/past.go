@@ -127,6 +127,7 @@ func (p *past) note(t *rootv1.Transition, w load.Amount, now clock.Instant, late
 		return
 	}
 	if len(p.moves) == maxPast {
+		p.from = max(p.from, p.moves[maxPast/4-1].At+1)
 		p.moves = slices.Delete(p.moves, 0, maxPast/4)
 	}
 	p.moves = append(p.moves, pastMove{state.KeyspaceID(t.GetKeyspaceId()), balance.Past{
