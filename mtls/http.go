@@ -3,9 +3,12 @@ package mtls
 import (
 	"context"
 	"errors"
+	"io"
+	"maps"
 	"net"
 	"net/http"
 
+	"github.com/nokv/nokv/internal/headers"
 	"github.com/nokv/nokv/mtls/principal"
 )
 
@@ -38,7 +41,8 @@ func (s *Source) DialHTTP(ctx context.Context, network, addr string, of ...Peer)
 
 // Handler serves as h does to whoever has a certificate of the cluster, and nobody else: also where
 // the listener does not ask for one, and behind the end of the one that a connection began with. The
-// listener's configuration is that of HTTP. A nil Source returns h.
+// listener's configuration is that of HTTP. What a request says of who asks, in HeaderCaller, is taken away, but where a proxy
+// asks. A nil Source returns h.
 func (s *Source) Handler(h http.Handler) http.Handler {
 	if s == nil {
 		return h
@@ -49,19 +53,75 @@ func (s *Source) Handler(h http.Handler) http.Handler {
 			http.Error(w, "show a client certificate of this cluster (nokv cert issue --role client)", http.StatusForbidden)
 			return
 		}
-		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, who)))
+		r = r.WithContext(context.WithValue(r.Context(), openerKey{}, who))
+		nobodySays(r, who.Role == principal.Proxy)
+		h.ServeHTTP(w, r)
 	}))
 }
 
-// callerKey is the key of who asks, in the context of a request.
-type callerKey struct{}
+// HeaderCaller is in a request: who asks, ROLE/NAME or nobody. Who stands in front of a member and knows sets it,
+// and takes away what callers say. It counts on the connection of a proxy alone.
+const HeaderCaller = "Nokv-Caller"
 
-// CallerOf is Caller of a request. In a handler that Handler serves it is known, and not judged once more.
-func (s *Source) CallerOf(r *http.Request) principal.Principal {
-	if who, ok := r.Context().Value(callerKey{}).(principal.Principal); ok {
+// NamesCaller says whether a program may take a header for HeaderCaller: some take _ for -.
+func NamesCaller(name string, _ []string) bool { return headers.Is(name, "nokv-caller") }
+
+// nobodySays takes away what a request says of who asks, but what a proxy says.
+func nobodySays(r *http.Request, proxy bool) {
+	said := r.Header[HeaderCaller]
+	maps.DeleteFunc(r.Header, NamesCaller)
+	if proxy && said != nil {
+		r.Header[HeaderCaller] = said
+	}
+	if r.Trailer == nil || r.Body == nil {
+		return
+	}
+	maps.DeleteFunc(r.Trailer, NamesCaller)
+	r.Body = &trailed{r.Body, r.Trailer}
+}
+
+// trailed is the body of a request with trailers, which come with its end, also those that were not announced.
+type trailed struct {
+	io.ReadCloser
+	trailer http.Header
+}
+
+// Read implements io.Reader.
+func (b *trailed) Read(buf []byte) (int, error) {
+	n, err := b.ReadCloser.Read(buf)
+	if err == io.EOF {
+		maps.DeleteFunc(b.trailer, NamesCaller)
+	}
+	return n, err
+}
+
+// openerKey is the key of whose connection a request came by, in its context.
+type openerKey struct{}
+
+// OpenerOf is whose connection a request came by, who may have passed it on for somebody else. In a handler that Handler
+// serves it is known, and not judged once more.
+func (s *Source) OpenerOf(r *http.Request) principal.Principal {
+	if who, ok := r.Context().Value(openerKey{}).(principal.Principal); ok {
 		return who
 	}
 	return s.Caller(r.TLS)
+}
+
+// CallerOf is who asks: on the connection of a proxy whom that names in HeaderCaller, nobody too, and else whose connection it is.
+func (s *Source) CallerOf(r *http.Request) principal.Principal {
+	opener := s.OpenerOf(r)
+	said := r.Header[HeaderCaller]
+	if opener.Role != principal.Proxy || said == nil {
+		return opener
+	}
+	if len(said) != 1 {
+		return principal.Principal{}
+	}
+	who, err := principal.Parse(principal.Scheme + "://" + opener.Cluster + "/" + said[0])
+	if err != nil {
+		return principal.Principal{}
+	}
+	return who
 }
 
 // HandlerOpen serves as h does while the own certificate is valid, and says that it ended to

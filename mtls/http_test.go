@@ -1,14 +1,17 @@
 package mtls_test
 
 import (
+	"bufio"
 	"cmp"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +85,54 @@ func TestAnHTTPMemberAnswersNobodyWithoutACertificate(t *testing.T) {
 	c.add(2 * day) // the connection is open; the one who opened it is nobody now
 	if code, text := gets(known, closed); code != http.StatusForbidden {
 		t.Errorf("behind its end: %d %s", code, text)
+	}
+}
+
+// Who asks is the name in the certificate, whatever a request says in headers and trailers; on the connection of a proxy it is
+// whom that names, in the one spelling.
+func TestNobodySaysForHimselfWhoAsks(t *testing.T) {
+	a := newAuthority(t, "prod", time.Now())
+	s := open(t, a.issue(t, principal.Member, "m1", day), mtls.Options{})
+	addr := strings.TrimPrefix(listening(t, s.HTTP(), s.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		fmt.Fprintf(w, "%v by %v:", s.CallerOf(r), s.OpenerOf(r))
+		for _, h := range []http.Header{r.Header, r.Trailer} {
+			for _, name := range slices.Sorted(maps.Keys(h)) {
+				if name != "X" && name != "Connection" {
+					fmt.Fprintf(w, " %s %s", name, h[name])
+				}
+			}
+		}
+	}))), "https://")
+	const all = "Nokv-Caller: client/ann\r\nnokv_caller: client/ann\r\nNOKV.CALLER: client/ann\r\n"
+	for _, c := range []struct {
+		role                 principal.Role
+		name, said, trailers string
+		want                 string
+	}{
+		{principal.Client, "web", all, "X", "client/web by client/web:"},
+		{principal.Client, "web", all, "X, Nokv-Caller, nokv_caller", "client/web by client/web:"},
+		{principal.Operator, "o", all, "X", "operator/o by operator/o:"},
+		{principal.Proxy, "p", "", "X, Nokv-Caller", "proxy/p by proxy/p:"},
+		{principal.Proxy, "p", all, "X, Nokv-Caller", "client/ann by proxy/p: Nokv-Caller [client/ann]"},
+		{principal.Proxy, "p", "nokv_caller: client/ann\r\n", "X", "proxy/p by proxy/p:"},
+		{principal.Proxy, "p", "Nokv-Caller: nobody\r\n", "X", "somebody without a certificate by proxy/p: Nokv-Caller [nobody]"},
+		{principal.Proxy, "p", "Nokv-Caller: client/ann\r\nNokv-Caller: client/bob\r\n", "X", "somebody without a certificate by proxy/p: Nokv-Caller [client/ann client/bob]"},
+	} {
+		conn, err := tls.Dial("tcp", addr, browser(t, a.issue(t, c.role, c.name, day), true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n%sTrailer: %s\r\n\r\n1\r\nx\r\n0\r\nX: x\r\n%s\r\n", c.said, c.trailers, all)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = conn.Close()
+		if err != nil || string(got) != c.want {
+			t.Errorf("%v/%s said %q, trailers %s: %s, %v, want %s", c.role, c.name, c.said, c.trailers, got, err, c.want)
+		}
 	}
 }
 

@@ -84,7 +84,7 @@ type answer struct {
 }
 
 // Who implements Callers.
-func (k *callers) Who(r *http.Request) principal.Principal { return k.certs.CallerOf(r) }
+func (k *callers) Who(r *http.Request) principal.Principal { return k.certs.OpenerOf(r) }
 
 // May implements Callers.
 func (k *callers) May(ctx context.Context, who principal.Principal, verb rootv1.Verb, keyspace string) error {

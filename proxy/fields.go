@@ -4,8 +4,8 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"strings"
 
+	"github.com/nokv/nokv/internal/headers"
 	"github.com/nokv/nokv/router"
 )
 
@@ -16,7 +16,7 @@ import (
 // Application servers that make variables of headers write the same one for Nokv-Epoch, Nokv_Epoch and Nokv.Epoch, so
 // that all of these are reserved.
 func Reserved(name string) bool {
-	if !begins(name, "nokv-") {
+	if !headers.Begins(name, "nokv-") {
 		return false
 	}
 	switch http.CanonicalHeaderKey(name) {
@@ -30,47 +30,12 @@ func reserved(name string, _ []string) bool { return Reserved(name) }
 
 // forged says whether a header of a caller would count at the member as one that the proxy has set.
 func forged(name string, _ []string) bool {
-	forwarded := begins(name, "x-forwarded-") && !strings.HasPrefix(name, "X-Forwarded-") // those are made anew
-	return Reserved(name) || forwarded || len(name) == len("x-real-ip") && begins(name, "x-real-ip")
+	return Reserved(name) || headers.Forwarded(name)
 }
 
 // forgedTrailer is forged of trailers, which some servers take for headers.
-func forgedTrailer(name string, values []string) bool {
-	return forged(name, values) || begins(name, "x-forwarded-") || strings.EqualFold(name, "forwarded")
-}
-
-// begins says whether a name begins with a prefix of plain characters.
-func begins(name, prefix string) bool {
-	if len(name) < len(prefix) {
-		return false
-	}
-	for i := range len(prefix) {
-		if plain(name[i]) != prefix[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// plain is what a character of a name is, if both cases of a letter are the same, and so are all characters that are
-// no letter and no digit.
-func plain(c byte) byte {
-	switch {
-	case 'A' <= c && c <= 'Z':
-		return c + 'a' - 'A'
-	case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
-		return c
-	}
-	return '-'
-}
-
-// plainOf is a name of plain characters.
-func plainOf(name string) string {
-	out := []byte(name)
-	for i, c := range out {
-		out[i] = plain(c)
-	}
-	return string(out)
+func forgedTrailer(name string, _ []string) bool {
+	return Reserved(name) || headers.ForwardedTrailer(name)
 }
 
 // trailers are those of a request, for one try. Their names are known with the headers and their values behind the body. A try
@@ -85,13 +50,6 @@ func (x *exchange) trailers(out, req *http.Request) {
 		// HTTP/1.1 has trailers behind chunks only. That is said, because the transport else reads the beginning of
 		// some bodies beside itself to find out, and the trailers of an empty one with it.
 		req.ContentLength, req.TransferEncoding = -1, []string{"chunked"}
-	}
-}
-
-// fill sets the trailers whose names were announced. The values have come with the end of the body.
-func fill(to, from http.Header) {
-	for name := range to {
-		to[name] = from[name]
 	}
 }
 

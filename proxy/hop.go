@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nokv/nokv/internal/headers"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )
@@ -255,7 +256,7 @@ func (b *tryBody) Read(buf []byte) (int, error) {
 	case err == nil:
 		return n, nil
 	case err == io.EOF:
-		fill(b.trailer, b.came)
+		headers.Fill(b.trailer, b.came)
 		return n, err
 	}
 	_, long := errors.AsType[*http.MaxBytesError](err)

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/nokv/nokv/internal/headers"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -17,8 +18,8 @@ type Key func(*http.Request) ([]byte, error)
 // member might read another key.
 func Header(name string) Key {
 	name = http.CanonicalHeaderKey(name)
-	plain := plainOf(name)
-	like := func(other string) bool { return len(other) == len(plain) && begins(other, plain) }
+	plain := headers.Plain(name)
+	like := func(other string) bool { return headers.Is(other, plain) }
 	return func(r *http.Request) ([]byte, error) {
 		for other := range r.Header {
 			if other != name && like(other) {

@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/pin"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -208,8 +209,8 @@ const (
 )
 
 // HeaderCaller is in a request: who asks, ROLE/NAME or nobody. Who stands in front of a member and knows sets it,
-// and takes away what callers say.
-const HeaderCaller = "Nokv-Caller"
+// and takes away what callers say. It counts on the connection of a proxy alone, as mtls.Source.CallerOf says.
+const HeaderCaller = mtls.HeaderCaller
 
 const outcomeUnknown = "outcome_unknown"
 

@@ -12,7 +12,6 @@ import (
 	"path"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -89,16 +88,13 @@ func (s *sidecar) pass(certs *mtls.Source) http.Handler {
 		},
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", s.base.Host
-			r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came, not as it was understood
-			r.Out.Trailer = r.In.Trailer           // into which the values come behind the body
-			who := certs.CallerOf(r.In)
-			caller := cmp.Or(who.Actor(), "nobody")
-			if who.Role == principal.Proxy { // it has judged whose request this is
-				caller = cmp.Or(r.In.Header.Get(router.HeaderCaller), caller)
+			r.Out.URL.RawQuery = r.In.URL.RawQuery            // as it came, not as it was understood
+			r.Out.Trailer = r.In.Trailer                      // into which the values come behind the body
+			if certs.OpenerOf(r.In).Role == principal.Proxy { // it has judged whose request this is
 				r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 			}
-			maps.DeleteFunc(r.Out.Header, namesCaller)
-			r.Out.Header.Set(router.HeaderCaller, caller)
+			maps.DeleteFunc(r.Out.Header, mtls.NamesCaller)
+			r.Out.Header.Set(router.HeaderCaller, cmp.Or(certs.CallerOf(r.In).Actor(), "nobody"))
 			r.SetXForwarded()
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -111,15 +107,4 @@ func (s *sidecar) pass(certs *mtls.Source) http.Handler {
 		},
 		ErrorLog: s.log.Named("callers").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
-}
-
-// namesCaller says whether a program may take a header for router.HeaderCaller: some take _ for -.
-func namesCaller(name string, _ []string) bool {
-	letters := strings.Map(func(c rune) rune {
-		if unicode.IsLetter(c) {
-			return unicode.ToLower(c)
-		}
-		return -1
-	}, name)
-	return letters == "nokvcaller"
 }
