@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	names "github.com/nokv/nokv/internal/headers"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
@@ -88,12 +90,12 @@ func (s *sidecar) pass(certs *mtls.Source) http.Handler {
 		},
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", s.base.Host
-			r.Out.URL.RawQuery = r.In.URL.RawQuery            // as it came, not as it was understood
-			r.Out.Trailer = r.In.Trailer                      // into which the values come behind the body
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came, not as it was understood
+			trailers(r)
 			if certs.OpenerOf(r.In).Role == principal.Proxy { // it has judged whose request this is
 				r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 			}
-			maps.DeleteFunc(r.Out.Header, mtls.NamesCaller)
+			maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool { return mtls.NamesCaller(name, nil) || names.Forwarded(name) })
 			r.Out.Header.Set(router.HeaderCaller, cmp.Or(certs.CallerOf(r.In).Actor(), "nobody"))
 			r.SetXForwarded()
 		},
@@ -107,4 +109,36 @@ func (s *sidecar) pass(certs *mtls.Source) http.Handler {
 		},
 		ErrorLog: s.log.Named("callers").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
+}
+
+// trailers passes on those of a request which the process may not take for what the sidecar tells it. The transport may still read
+// the names when the values come, behind the body, so that there is a map of its own.
+func trailers(r *httputil.ProxyRequest) {
+	if len(r.In.Trailer) == 0 || r.Out.Body == nil || r.Out.Body == http.NoBody {
+		r.Out.Trailer = nil
+		return
+	}
+	r.Out.Trailer = r.In.Trailer.Clone()
+	maps.DeleteFunc(r.Out.Trailer, func(name string, _ []string) bool { return mtls.NamesCaller(name, nil) || names.ForwardedTrailer(name) })
+	if len(r.Out.Trailer) > 0 {
+		// HTTP/1.1 has trailers behind chunks only. That is said, because the transport else reads the beginning of some bodies
+		// beside itself to find out, and the trailers of an empty one with it.
+		r.Out.ContentLength, r.Out.TransferEncoding = -1, []string{"chunked"}
+		r.Out.Body = &trailed{r.Out.Body, r.Out.Trailer, r.In.Trailer}
+	}
+}
+
+// trailed is a body behind which trailers come.
+type trailed struct {
+	io.ReadCloser
+	to, from http.Header
+}
+
+// Read implements io.Reader.
+func (b *trailed) Read(buf []byte) (int, error) {
+	n, err := b.ReadCloser.Read(buf)
+	if err == io.EOF {
+		names.Fill(b.to, b.from)
+	}
+	return n, err
 }

@@ -121,6 +121,32 @@ func TestTheProcessIsToldWhoAsks(t *testing.T) {
 	}
 }
 
+// What callers say of themselves reaches the process as no trailer either, which some servers take for headers; other trailers do.
+func TestTheProcessIsToldNothingByTrailers(t *testing.T) {
+	f := front(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		fmt.Fprintf(w, "%q %v %v %v", r.Header[router.HeaderCaller], r.Trailer, r.Header["X_forwarded_for"], r.Header["X-Real-Ip"])
+	})
+	for _, role := range []principal.Role{principal.Client, principal.Proxy} {
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"), f.tls(f.certs, role, "web"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX_Forwarded_For: 1.2.3.4\r\nX-Real-Ip: 1.2.3.4\r\nTransfer-Encoding: chunked\r\n"+
+			"Trailer: Own, Nokv-Caller, nokv_caller, X-Forwarded-For, X_Real_Ip\r\n\r\n1\r\nx\r\n0\r\n"+
+			"Own: own\r\nNokv-Caller: operator/o\r\nnokv_caller: operator/o\r\nX-Forwarded-For: 1.2.3.4\r\nX_Real_Ip: 1.2.3.4\r\nForwarded: for=a\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = conn.Close()
+		if want := fmt.Sprintf(`["%v/web"] map[Own:[own]] [] []`, role); err != nil || string(got) != want {
+			t.Errorf("%s, %v, want %s", got, err, want)
+		}
+	}
+}
+
 // Who shows no certificate of the cluster is told whether the process is ready, and nothing else; and what is the
 // sidecar's to ask of the process is nobody's from outside.
 func TestStrangersGetToNothingOfTheProcess(t *testing.T) {
