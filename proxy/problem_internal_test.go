@@ -50,6 +50,7 @@ func TestNoProblemShowsAnAddressOfTheInside(t *testing.T) {
 		"not taken":           {&client.Error{Reason: rootv1.Reason_REASON_INVALID_REQUEST, Cause: tcp("read")}, 400, "invalid_request"},
 		"not allowed":         {&client.Error{Reason: rootv1.Reason_REASON_PERMISSION_DENIED, Cause: tcp("read")}, 502, "permission_denied"},
 		"made, and not bound": {&notBound{"member m1 has made k", tcp("read")}, 502, "outcome_unknown"},
+		"not granted":         {at(&Denied{Who: "client/web", Verb: "read", Keyspace: "t", Why: "no grant names it"}), 403, "permission_denied"},
 		"too long":            {&http.MaxBytesError{Limit: 5}, 413, "body_too_large"},
 	} {
 		if !strings.Contains(c.err.Error(), "10.9.8.7") && name != "too long" && name != "gone" {
@@ -64,7 +65,10 @@ func TestNoProblemShowsAnAddressOfTheInside(t *testing.T) {
 			t.Errorf("%s, before a member was asked: %q", name, q.Detail)
 		}
 	}
-	if len(told) < 17 {
+	if said := (&Denied{Who: "client/web", Verb: "read", Keyspace: "t", Why: "no grant names it"}).Error(); told[said] != "not granted, " {
+		t.Errorf("who has no grant is not told %q: %v", said, told)
+	}
+	if len(told) < 18 {
 		t.Errorf("different errors are told in the same words: %v", told)
 	}
 }
