@@ -305,6 +305,9 @@ var probes = map[protoreflect.Name]struct {
 				break
 			}
 		}
+		if all.GetTerms() != nil { // who holds the Tenure is told to everybody, when this coordinator knows it
+			all.Terms.HolderId, all.Terms.Coordinators = "", nil
+		}
 		tell(a, all, err)
 	}},
 
