@@ -43,7 +43,7 @@ func TestNamespaces(t *testing.T) {
 	}
 	const made = "ip link set lo up && ip link add veth0 type veth peer name veth1 && ip link add lan type bridge && unshare -n true && nsenter --version"
 	if out, err := exec.CommandContext(t.Context(), "unshare", "-Urn", "sh", "-c", made).CombinedOutput(); err != nil {
-		t.Skipf("SKIPPED, AND NOT SHOWN: network namespaces need the right to make them, and the commands ip, unshare and nsenter: %v: %s", err, out)
+		t.Skipf("SKIPPED: the commands ip, unshare and nsenter are missing, or the right to make network namespaces, and so cuts of one direction are not shown: %v: %s", err, out)
 	}
 	path, err := proctest.NoKV()
 	if err != nil {
