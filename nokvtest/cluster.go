@@ -100,6 +100,9 @@ func (c *Cluster) start(ctx context.Context) error {
 	if c.client, err = client.New(cfg); err != nil {
 		return err
 	}
+	if err := c.await(c.follows); err != nil {
+		return fmt.Errorf("a coordinator does not follow the root: %w", err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, k := range c.options.keyspaces {
@@ -111,6 +114,18 @@ func (c *Cluster) start(ctx context.Context) error {
 		return fmt.Errorf("it does not serve: %w", err)
 	}
 	return nil
+}
+
+// follows reports whether each coordinator has heard of all others from the root: what is rooted from here on
+// each of them sees as it happens, and knows when it was.
+func (c *Cluster) follows(ctx context.Context) (bool, error) {
+	for _, address := range c.Addresses() {
+		st, err := c.client.Status(ctx, address)
+		if err != nil || len(st.GetCoordinators()) < c.options.coordinators {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // startRoot starts a root peer on a disk in memory.
