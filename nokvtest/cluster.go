@@ -19,6 +19,7 @@ import (
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/meta/root"
 	"github.com/nokv/nokv/meta/root/storage"
+	"github.com/nokv/nokv/rooted"
 )
 
 // Outside is the host of the test itself: of Client, ClientConfig and Dial.
@@ -100,14 +101,18 @@ func (c *Cluster) start(ctx context.Context) error {
 	if c.client, err = client.New(cfg); err != nil {
 		return err
 	}
-	if err := c.await(c.follows); err != nil {
-		return fmt.Errorf("a coordinator does not follow the root: %w", err)
+	if err := c.followed(rooted.Token{}); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, k := range c.options.keyspaces {
-		if _, err := c.client.CreateKeyspace(ctx, k.name, k.preset, k.settings); err != nil {
+		r, err := c.client.CreateKeyspace(ctx, k.name, k.preset, k.settings)
+		if err != nil {
 			return fmt.Errorf("make keyspace %q: %w", k.name, err)
+		}
+		if err := c.followed(rooted.TokenFromProto(r.GetToken())); err != nil {
+			return err
 		}
 	}
 	if _, err := c.client.Tso(ctx, 1); err != nil {
@@ -116,16 +121,23 @@ func (c *Cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// follows reports whether each coordinator has heard of all others from the root: what is rooted from here on
-// each of them sees as it happens, and knows when it was.
-func (c *Cluster) follows(ctx context.Context) (bool, error) {
-	for _, address := range c.Addresses() {
-		st, err := c.client.Status(ctx, address)
-		if err != nil || len(st.GetCoordinators()) < c.options.coordinators {
-			return false, nil
+// followed waits until each coordinator has heard of all others from the root, and of what was rooted at a
+// position: what is rooted from here on each of them sees as it happens, and knows when it was.
+func (c *Cluster) followed(at rooted.Token) error {
+	err := c.await(func(ctx context.Context) (bool, error) {
+		for _, address := range c.Addresses() {
+			st, err := c.client.Status(ctx, address)
+			if err != nil || len(st.GetCoordinators()) < c.options.coordinators ||
+				rooted.TokenFromProto(st.GetDisclosure().GetServedRootToken()).Compare(at) < 0 {
+				return false, nil
+			}
 		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("a coordinator does not follow the root: %w", err)
 	}
-	return true, nil
+	return nil
 }
 
 // startRoot starts a root peer on a disk in memory.

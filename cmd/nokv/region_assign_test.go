@@ -33,7 +33,7 @@ func TestRule5OperatorsGiveNoKeysThatOthersActFor(t *testing.T) {
 		c.Member(t, "m1", takesAll{})
 		c.Member(t, "m2", takesAll{})
 		defer c.FreezePlanner()()
-		p, err := cl.GetKeyspace(t.Context(), "p")
+		p, err := cl.GetKeyspace(t.Context(), "p", client.Strong())
 		if err != nil {
 			t.Fatal(err)
 		}
