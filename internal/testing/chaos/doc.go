@@ -8,7 +8,7 @@
 // clients, go over proxies of package proctest, so that partitions need no right
 // on the machine. Callers ask for ids, timestamps, routes and changes meanwhile
 // and note every answer; the committed log is read from every root peer. TestNamespaces alone needs a right, to make
-// network namespaces: it loses packets in one direction, which a proxy cannot.
+// network namespaces: it loses packets, or resets connections, in one direction, which a proxy cannot.
 //
 // It promises: (1) a schedule comes from a seed or from a file, is printed, and
 // can be run again; (2) a run in which the load before a fault was too low, or

@@ -31,7 +31,8 @@ var (
 
 // TestNamespaces runs members, coordinators and root peers in network namespaces of one host, and cuts the packets
 // between two of them in one direction, which no proxy can: what is sent arrives, and no acknowledgement
-// comes back. Meanwhile, and behind it, every region is served. It needs no right but that to make namespaces,
+// comes back. Each cut loses packets once, as a firewall that drops, and resets connections once, as one that
+// refuses. Meanwhile, and behind it, every region is served. It needs no right but that to make namespaces,
 // and touches nothing of the machine's.
 func TestNamespaces(t *testing.T) {
 	if *inside {
@@ -68,18 +69,21 @@ func TestNamespaces(t *testing.T) {
 type lan struct {
 	t        testing.TB
 	machines map[string]*machine
+	// refusers are machines that have the address of another one as well, by its name, and no listener: what comes
+	// there for that one is reset.
+	refusers map[string]*machine
 }
 
-// machine is a namespace with an address of each family.
+// machine is a namespace with an address of each family, and its link address.
 type machine struct {
-	pid, v4, v6 string
+	pid, v4, v6, link string
 }
 
 // lanAddress is the link address of the bridge itself, which passes nothing on that is for a machine.
 const lanAddress = "02:00:00:00:00:01"
 
 func newLAN(t testing.TB) *lan {
-	l := &lan{t: t, machines: map[string]*machine{}}
+	l := &lan{t: t, machines: map[string]*machine{}, refusers: map[string]*machine{}}
 	l.run("sh", "-c", "ip link set lo up && ip link add lan address "+lanAddress+" type bridge && ip addr add 10.77.0.1/24 dev lan && ip addr add fd77::1/64 dev lan nodad && ip link set lan up")
 	return l
 }
@@ -112,17 +116,32 @@ func (l *lan) add(name string) *machine {
 		return err
 	})
 	i := len(l.machines) + 11
-	m := &machine{pid: strconv.Itoa(p.PID()), v4: fmt.Sprintf("10.77.0.%d", i), v6: fmt.Sprintf("fd77::%d", i)}
-	l.run("sh", "-c", fmt.Sprintf("ip link add veth%d type veth peer name eth0 netns %s && ip link set veth%[1]d master lan up", i, m.pid))
+	m := &machine{pid: strconv.Itoa(p.PID()), v4: fmt.Sprintf("10.77.0.%d", i), v6: fmt.Sprintf("fd77::%d", i), link: fmt.Sprintf("02:00:00:00:01:%02x", i)}
+	l.run("sh", "-c", fmt.Sprintf("ip link add veth%d type veth peer name eth0 address %s netns %s && ip link set veth%[1]d master lan up", i, m.link, m.pid))
 	l.run("nsenter", m.in("sh", "-c", fmt.Sprintf("ip link set lo up && ip addr add %s/24 dev eth0 && ip addr add %s/64 dev eth0 nodad && ip link set eth0 up", m.v4, m.v6))...)
 	l.machines[name] = m
 	return m
 }
 
-// cut loses what one machine sends to another over IPv4, and nothing else: it has a wrong link address of it.
-func (l *lan) cut(from, to string) {
+// cut loses what one machine sends to another over IPv4, or has it reset, and nothing else: it has a wrong link address of it.
+func (l *lan) cut(from, to string, refused bool) {
 	l.t.Helper()
-	l.run("nsenter", l.machines[from].in("ip", "neigh", "replace", l.machines[to].v4, "lladdr", lanAddress, "nud", "permanent", "dev", "eth0")...)
+	link := lanAddress
+	if refused {
+		link = l.refuser(to).link
+	}
+	l.run("nsenter", l.machines[from].in("ip", "neigh", "replace", l.machines[to].v4, "lladdr", link, "nud", "permanent", "dev", "eth0")...)
+}
+
+// refuser is the machine that resets what is for another one. It tells nobody that it has that one's address.
+func (l *lan) refuser(of string) *machine {
+	l.t.Helper()
+	if l.refusers[of] == nil {
+		m := l.add("refuses-" + of)
+		l.run("nsenter", m.in("sh", "-c", "cd /proc/sys/net/ipv4/conf/all && echo 1 >arp_ignore && echo 2 >arp_announce && ip addr add "+l.machines[of].v4+"/32 dev lo")...)
+		l.refusers[of] = m
+	}
+	return l.refusers[of]
 }
 
 func (l *lan) mend(from, to string) {
@@ -130,17 +149,28 @@ func (l *lan) mend(from, to string) {
 	l.run("nsenter", l.machines[from].in("ip", "neigh", "del", l.machines[to].v4, "dev", "eth0")...)
 }
 
-// lost is how many packets came to the bridge that were for an address of a machine: what cuts have lost.
-func (l *lan) lost() (n uint64) {
+// lost is how many packets came to the bridge that were for an address of a machine, which cuts have lost, and how
+// many were reset.
+func (l *lan) lost() uint64 {
 	l.t.Helper()
-	raw, err := os.ReadFile("/proc/net/snmp")
+	n := l.counted("self", "Ip:", "InAddrErrors")
+	for _, m := range l.refusers {
+		n += l.counted(m.pid, "Tcp:", "OutRsts")
+	}
+	return n
+}
+
+// counted is a counter of the protocols of a process's machine.
+func (l *lan) counted(pid, protocol, counter string) (n uint64) {
+	l.t.Helper()
+	raw, err := os.ReadFile("/proc/" + pid + "/net/snmp")
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	var names []string
 	for line := range strings.Lines(string(raw)) {
 		fields := strings.Fields(line)
-		if fields[0] != "Ip:" {
+		if fields[0] != protocol {
 			continue
 		}
 		if names == nil {
@@ -148,7 +178,7 @@ func (l *lan) lost() (n uint64) {
 			continue
 		}
 		for i, name := range names {
-			if name == "InAddrErrors" {
+			if name == counter {
 				n, err = strconv.ParseUint(fields[i], 10, 64)
 			}
 		}
@@ -208,17 +238,27 @@ type lanFault struct {
 	// others. Otherwise it keeps them.
 	member int
 	lonely bool
+	// refused: what is sent there is reset, not lost.
+	refused bool
 }
 
+// lanFaults are in this order because whoever loses its regions gets some when the next one does, and because coordinators that
+// were cut from each other need some seconds until a stream passes again.
 func lanFaults(holder string) []lanFault {
 	other := otherCoordinator(holder)
-	return []lanFault{
-		{"what a member sends to the holder", []way{{hostName(0), holder}}, 0, false},
-		{"what the holder sends to a member", []way{{holder, hostName(0)}}, 0, false},
-		{"what the holder sends to a member, which it probes over the other family", []way{{holder, hostName(1)}}, 1, false},
-		{"a member and all coordinators, in the family that it does not listen in", append(both(hostName(1), holder), both(hostName(1), other)...), 1, true},
-		{"what a member sends to the holder, and the holder to the other coordinator", []way{{hostName(0), holder}, {holder, other}}, 0, true},
+	all := []lanFault{
+		{name: "what a member sends to the holder", cuts: []way{{hostName(0), holder}}},
+		{name: "what the holder sends to a member", cuts: []way{{holder, hostName(0)}}},
+		{name: "what the holder sends to a member, which it probes over the other family", cuts: []way{{holder, hostName(1)}}, member: 1},
+		{name: "what a member sends to the holder, and the holder to the other coordinator", cuts: []way{{hostName(0), holder}, {holder, other}}, lonely: true},
+		{name: "what the holder sends to a member and to the other coordinator", cuts: []way{{holder, hostName(2)}, {holder, other}}, member: 2, lonely: true},
+		{name: "a member and all coordinators, in the family that it does not listen in", cuts: append(both(hostName(3), holder), both(hostName(3), other)...), member: 3, lonely: true},
 	}
+	for _, f := range all {
+		f.name, f.refused = "with resets, "+f.name, true
+		all = append(all, f)
+	}
+	return all
 }
 
 func otherCoordinator(holder string) string {
@@ -280,8 +320,8 @@ func cutMachines(t *testing.T) {
 	asking.Wait()
 	following.Wait()
 	h.judgeMembers()
-	testreport.Linef(t, "chaos in network namespaces: %d machines, %d cuts of one direction or one family, %d packets lost, %d answers, %d requests refused or unanswered, %d log entries replayed",
-		len(l.machines), cuts, l.lost(), len(h.answers), h.refused, len(h.e.log))
+	testreport.Linef(t, "chaos in network namespaces: %d machines, %d cuts of one direction or one family, %d packets lost or reset, %d answers, %d requests refused or unanswered, %d log entries replayed",
+		len(l.machines)-len(l.refusers), cuts, l.lost(), len(h.answers), h.refused, len(h.e.log))
 }
 
 // cut cuts, for longer than it takes to fail a member that others hear, and mends it.
@@ -289,7 +329,7 @@ func (h *hosting) cut(l *lan, f lanFault) {
 	h.t.Helper()
 	has, lost := h.mustOwn(f.member, -1, "before this is cut: "+f.name), l.lost()
 	for _, w := range f.cuts {
-		l.cut(w[0], w[1])
+		l.cut(w[0], w[1], f.refused)
 	}
 	time.Sleep(2*lanDead + 2*time.Second + time.Duration(h.rng.Int64N(int64(time.Second)))) // the fault
 	if l.lost() == lost {
