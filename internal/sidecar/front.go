@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -65,13 +66,18 @@ func (s *sidecar) listenForCallers() (end func(), err error) {
 }
 
 // guarded keeps callers from what is the sidecar's to ask, and lets none in without a certificate of the cluster.
-// Whether the process is ready is told to everybody: probes of platforms have no certificate.
+// Whether the process is ready is told to everybody: probes of platforms have no certificate. The process is asked just that: a
+// query, headers or another spelling of the path would make a request of its own of it.
 func (s *sidecar) guarded(certs *mtls.Source, h http.Handler) http.Handler {
 	own, known := path.Join("/", s.base.Path, "nokv"), certs.Handler(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch asks := r.Method == http.MethodGet || r.Method == http.MethodHead; {
 		case asks && r.URL.Path == own+"/ready":
-			h.ServeHTTP(w, r)
+			bare := &http.Request{
+				Method: r.Method, URL: &url.URL{Path: own + "/ready"}, Header: http.Header{}, Body: http.NoBody, Host: s.base.Host,
+				RemoteAddr: r.RemoteAddr, TLS: r.TLS,
+			}
+			h.ServeHTTP(w, bare.WithContext(r.Context()))
 		case strings.HasPrefix(path.Clean("/"+r.URL.Path)+"/", own+"/"):
 			http.NotFound(w, r)
 		default:

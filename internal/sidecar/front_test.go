@@ -177,6 +177,20 @@ func TestStrangersGetToNothingOfTheProcess(t *testing.T) {
 	}
 }
 
+// Who shows no certificate of the cluster says nothing to the process: it is asked whether it is ready, whatever else the request says.
+func TestStrangersSayNothingToTheProcess(t *testing.T) {
+	f := front(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s %s %q %q %q", r.Method, r.RequestURI, r.Header["X-Game"], r.Header[router.HeaderEpoch], r.Header["Upgrade"])
+	})
+	nobody := f.by(f.tls(nil, 0, ""))
+	for _, path := range []string{"/nokv/ready", "/nokv/ready?game=g1", "/nokv%2Fready", "/nokv/%72eady"} {
+		code, body, _ := f.asks(nobody, http.MethodGet, path, "X-Game", "g1", router.HeaderEpoch, "1.1", "Connection", "Upgrade", "Upgrade", "websocket")
+		if want := "GET /nokv/ready [] [] []"; code != http.StatusOK || body != want {
+			t.Errorf("GET %s: %d %s, want %s", path, code, body, want)
+		}
+	}
+}
+
 // A process that does not listen has run nothing, and says so by the word of members; one that breaks off is a
 // connection that breaks off.
 func TestTheEndOfTheProcessIsPassedOn(t *testing.T) {
