@@ -90,10 +90,7 @@ func (s *sidecar) guarded(certs *mtls.Source, h http.Handler) http.Handler {
 func (s *sidecar) pass(certs *mtls.Source) http.Handler {
 	return &httputil.ReverseProxy{
 		FlushInterval: -1,
-		Transport: &http.Transport{
-			DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, DisableCompression: true, MaxResponseHeaderBytes: callerHeaderBytes,
-			IdleConnTimeout: keptFor, MaxIdleConnsPerHost: maxKept,
-		},
+		Transport: newToProcess(),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", s.base.Host
 			r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came, not as it was understood
@@ -115,6 +112,30 @@ func (s *sidecar) pass(certs *mtls.Source) http.Handler {
 		},
 		ErrorLog: s.log.Named("callers").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
+}
+
+// toProcess asks the process. What has this header is repeated by package http, whatever its method is, where a connection that
+// was used before breaks off: it goes by a connection of its own, because a caller says by Idempotency-Key alone that a request may be run twice.
+type toProcess struct{ kept, own *http.Transport }
+
+const repeatedHeader = "X-Idempotency-Key"
+
+func newToProcess() toProcess {
+	kept := &http.Transport{
+		DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, DisableCompression: true, MaxResponseHeaderBytes: callerHeaderBytes,
+		IdleConnTimeout: keptFor, MaxIdleConnsPerHost: maxKept,
+	}
+	own := kept.Clone()
+	own.MaxIdleConnsPerHost = -1
+	return toProcess{kept, own}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t toProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header[repeatedHeader] != nil {
+		return t.own.RoundTrip(r)
+	}
+	return t.kept.RoundTrip(r)
 }
 
 // trailers passes on those of a request which the process may not take for what the sidecar tells it. The transport may still read

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -207,6 +208,27 @@ func TestTheEndOfTheProcessIsPassedOn(t *testing.T) {
 	code, body, h := f.asks(web, http.MethodPost, "/")
 	if no := router.FromHTTP(&http.Response{StatusCode: code, Header: h, Body: io.NopCloser(strings.NewReader(body))}); no == nil || no.Kind != router.NotOwned || no.Ran {
 		t.Errorf("it does not listen: %d %v %s", code, h, body)
+	}
+}
+
+// A request that the process breaks off behind its work is run once, also with a header by which package http repeats it.
+func TestThePassedRequestIsRunOnce(t *testing.T) {
+	var ran atomic.Int64
+	f := front(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			ran.Add(1)
+			panic(http.ErrAbortHandler)
+		}
+	})
+	web := f.by(f.tls(f.certs, principal.Client, "web"))
+	for i, headers := range [][]string{nil, {"X-Idempotency-Key", "1"}} {
+		if code, body, _ := f.asks(web, http.MethodGet, "/"); code != http.StatusOK { // behind which there is a connection to the process
+			t.Fatal(code, body)
+		}
+		once := f.by(f.tls(f.certs, principal.Client, "web")) // by a new connection: the caller repeats nothing either
+		if code, _, _ := f.asks(once, http.MethodPost, "/", headers...); code != 0 || ran.Load() != int64(i)+1 {
+			t.Errorf("%v: status %d, run %d times, want %d", headers, code, ran.Load(), i+1)
+		}
 	}
 }
 
