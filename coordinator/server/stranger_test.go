@@ -475,8 +475,8 @@ func TestAStrangerHasNothingOfAClosedKeyspace(t *testing.T) {
 			t.Errorf("%s has a row and is not tried", name)
 		}
 	}
-	// By the row: a name is told by the refusal.
-	tells := map[protoreflect.Name]bool{"RegisterMember": strangers.Coordinator["RegisterMember"].Sees != ""}
+	// By the row: a name is told by the refusal, and a proxy finds out whom it has to refuse.
+	tells := map[protoreflect.Name]bool{"RegisterMember": strangers.Coordinator["RegisterMember"].Sees != "", "CheckAccess": strangers.Coordinator["CheckAccess"].Sees != ""}
 	for name, p := range probes {
 		t.Run(string(name), func(t *testing.T) {
 			w, hidden, missing := closedWorld(t, impersonate.Server())
@@ -486,9 +486,9 @@ func TestAStrangerHasNothingOfAClosedKeyspace(t *testing.T) {
 				w.catchUp(t)
 				return about.said(strings.Join(a.told, "\n"))
 			}
-			callers := []principal.Principal{impersonate.Named(principal.Client, "x"), impersonate.Named(principal.Member, "m9"), impersonate.Named(principal.Member, "m2")}
+			callers := []principal.Principal{impersonate.Named(principal.Client, "x"), impersonate.Named(principal.Member, "m9"), impersonate.Named(principal.Proxy, "x"), impersonate.Named(principal.Member, "m2")}
 			if name == "MemberStream" {
-				callers = callers[:2] // m2 is shown the region that it owns from before
+				callers = callers[:3] // m2 is shown the region that it owns from before
 			}
 			for _, freshness := range []coordinatorv1.Freshness{coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT, coordinatorv1.Freshness_FRESHNESS_STRONG} {
 				for _, who := range callers {

@@ -63,7 +63,7 @@ var (
 		"GrantAccess":   {},
 		"RevokeAccess":  {},
 		"ListGrants":    {},
-		"CheckAccess":   {},
+		"CheckAccess":   {Sees: "a proxy: whether some grant names the keyspace, which is what its callers are refused by"},
 	}
 	Store = map[protoreflect.Name]Row{
 		"Get":            {Sees: everything},
