@@ -103,6 +103,7 @@ func (a *Raw) Frame(f server.HeardFrame) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.tickLocked()
+	a.core.Behind(f.Member, f.Incarnation, f.Behind)
 	a.core.Frame(f.Member, f.Incarnation, now)
 	if len(f.Turned) > 0 && a.lookAt == never {
 		a.lookAt = now.Add(placement.UnservedLook)

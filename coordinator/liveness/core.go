@@ -355,6 +355,9 @@ func (c *Core) Frame(id rooted.MemberID, incarnation uint64, now clock.Instant) 
 	}
 	c.count.Frames++
 	first := m.heard == 0
+	if m.signals&TakesNothing != 0 {
+		return true
+	}
 	m.heard = now
 	if (m.signals&passing != 0 || m.vanished != 0) && !m.judged {
 		m.signals &^= passing
@@ -369,6 +372,18 @@ func (c *Core) Frame(id rooted.MemberID, incarnation uint64, now clock.Instant) 
 }
 
 // Goodbye tells that an incarnation said it will leave; gone, that it has stopped serving
+// Behind tells whether an incarnation takes nothing that it is shown, before its Frame is told: it is not
+// confirmed then, and what it sends counts as silence. It may act for what it does not know was taken from it.
+func (c *Core) Behind(id rooted.MemberID, incarnation uint64, yes bool) {
+	switch m := c.current(id, incarnation); {
+	case m == nil:
+	case yes:
+		m.signals |= TakesNothing
+	default:
+		m.signals &^= TakesNothing
+	}
+}
+
 // everything, which counts also when the next one has registered meanwhile.
 func (c *Core) Goodbye(id rooted.MemberID, incarnation uint64, gone bool, now clock.Instant) {
 	m, l := c.own(id, incarnation)
@@ -413,7 +428,7 @@ func (c *Core) DialFailed(id rooted.MemberID, incarnation uint64, now clock.Inst
 // now on: now is not before the frame came that is answered.
 func (c *Core) Answered(id rooted.MemberID, incarnation uint64, now clock.Instant) bool {
 	m := c.current(id, incarnation)
-	if m == nil || !c.holding || !m.accepting() || m.judged || m.proven() {
+	if m == nil || !c.holding || !m.accepting() || m.judged || m.proven() || m.signals&TakesNothing != 0 {
 		return false
 	}
 	if m.fences != c.pools.changes { // this answer may have been made before the change was known

@@ -32,6 +32,8 @@ const (
 	ProcessEnded
 	// DialFailures: callers cannot connect to it.
 	DialFailures
+	// TakesNothing: it says nothing that shows that it has taken what it was shown long ago.
+	TakesNothing
 )
 
 // proofs are the signals that prove a death.
@@ -42,7 +44,7 @@ const passing = StreamClosed | Silent | ProbeRefused | ProbeOther | ProbeSilent 
 
 var signalNames = [...]string{
 	"stream_closed", "silent", "probe_refused", "probe_other", "probe_silent", "probe_answered",
-	"heard_elsewhere", "goodbye", "gone", "process_ended", "dial_failures",
+	"heard_elsewhere", "goodbye", "gone", "process_ended", "dial_failures", "takes_nothing",
 }
 
 // explained reports whether the signals of a member that has failed say more than silence: a proof,

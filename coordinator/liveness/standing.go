@@ -74,7 +74,7 @@ func (c *Core) Standing(id rooted.MemberID) Standing {
 	switch {
 	case m.held != NotHeld:
 		s.Health = Held
-	case m.vanished != 0 || m.doubted != 0 || m.judged || m.signals&StreamClosed != 0 || m.proven():
+	case m.vanished != 0 || m.doubted != 0 || m.judged || m.signals&(StreamClosed|TakesNothing) != 0 || m.proven():
 		s.Health = Suspected
 	case m.heard == 0:
 		s.Health = Discovered

@@ -97,6 +97,8 @@ func (v Verdict) Reason() string {
 		return "somebody else answers at its own address"
 	case v.Signals&ProbeRefused != 0:
 		return "its own address refuses connections"
+	case v.Signals&TakesNothing != 0:
+		return "it takes nothing that it is shown"
 	default:
 		return fmt.Sprintf("no coordinator has heard it for %v", v.Silence.Round(time.Millisecond))
 	}

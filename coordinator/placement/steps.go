@@ -105,7 +105,9 @@ func (p *planner) stepMove(x *passage) bool {
 	case !p.alive(x.from):
 		return p.inherit(x)
 	case p.over(x, x.deadline()) && !Accepts(p.State, p.State.Member(x.from.Member), x.k.name):
-		p.takeOff(x)
+		p.takeOff(x, rootv1.OperationReason_OPERATION_REASON_NOT_ACCEPTED, "may not own it")
+	case p.over(x, x.deadline()) && p.clings(x):
+		p.takeOff(x, rootv1.OperationReason_OPERATION_REASON_NOT_SERVED, "does not serve it")
 	case p.over(x, x.deadline()):
 		p.cancel(x, "its deadline has passed")
 	case x.t.GetReadyAt() == nil && p.prepared(x) && p.failsToPrepare(x):
@@ -146,14 +148,22 @@ func (p *planner) inherit(x *passage) bool {
 	return true
 }
 
-// takeOff ends the share of an owner that may not have the region, and has not let it go in time: it is not
-// asked any more. How far it got is what was acknowledged last; without another owner the region waits until
-// that one has taken it in, or its fence is over.
-func (p *planner) takeOff(x *passage) {
+// clings reports whether a region leaves because its owner does not serve it, and that one still says nothing
+// of it, or that it fails to acquire it.
+func (p *planner) clings(x *passage) bool {
+	_, known := p.Unserved.of(x.region.ID, x.from)
+	last, said := p.Observed.Report(x.region.ID, x.from)
+	return known && x.t.GetCause() == rootv1.OperationReason_OPERATION_REASON_NOT_SERVED && (!said || last.Phase == acquiring && last.Failed)
+}
+
+// takeOff ends the share of an owner that may not have the region, or does not serve it, and has not let it
+// go in time: it is not asked any more. How far it got is what was acknowledged last; without another owner
+// the region waits until that one has taken it in, or its fence is over.
+func (p *planner) takeOff(x *passage, reason rootv1.OperationReason, because string) {
 	p.do(x.region, Operation{
 		Kind: Assign, Owners: slices.DeleteFunc(slices.Clone(x.region.Owners), func(o state.Owner) bool { return o == x.from }), From: x.from,
-		Reason: rootv1.OperationReason_OPERATION_REASON_NOT_ACCEPTED, Transition: x.t.GetId(), PlannedAt: x.t.GetPlannedAt().GetIndex(),
-		Because: fmt.Sprintf("member %s may not own it, and has not let it go by the deadline", x.from.Member),
+		Reason: reason, Transition: x.t.GetId(), PlannedAt: x.t.GetPlannedAt().GetIndex(),
+		Because: fmt.Sprintf("member %s %s, and has not let it go by the deadline", x.from.Member, because),
 	})
 }
 

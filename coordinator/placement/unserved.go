@@ -59,7 +59,8 @@ type Getting struct {
 // is for a while, counts against nobody, and for as long nothing else of the first one is tried.
 type Unserved struct {
 	owned map[state.RegionID][]getting
-	// failing are incarnations in keyspaces that fail to get ready for something now.
+	// failing are incarnations in keyspaces that fail to get ready for something now, or that something was
+	// taken from that nobody has yet.
 	failing map[seat]struct{}
 	// trials are regions that go, or went, elsewhere because their owner fails to acquire them.
 	trials map[state.RegionID]trial
@@ -98,7 +99,7 @@ type getting struct {
 	unsaid bool
 }
 
-// trial is a region that leaves its owner; moved: it has left.
+// trial is a region that leaves its owner; moved: it has left, or was taken from it.
 type trial struct {
 	from  seat
 	moved bool
@@ -141,6 +142,11 @@ func (x *Unserved) Look(st *state.State, all []Getting, serves func(*state.Regio
 		}
 	}
 	x.judge(st, serves, now)
+	for id, t := range x.trials {
+		if len(st.Region(id).Owners) == 0 {
+			x.failing[t.from] = struct{}{}
+		}
+	}
 	ids := slices.Collect(maps.Keys(x.owned))
 	for id, all := range x.owned {
 		for _, g := range all {
@@ -187,7 +193,7 @@ func (x *Unserved) judge(st *state.State, serves func(*state.Region, state.Owner
 	for id, t := range x.trials {
 		r := st.Region(id)
 		switch {
-		case r == nil, t.moved && len(r.Owners) == 0,
+		case r == nil, t.moved && slices.ContainsFunc(r.Owners, func(o state.Owner) bool { return o.Incarnation == t.from.incarnation }),
 			!t.moved && st.PendingTransition(id).GetCause() != rootv1.OperationReason_OPERATION_REASON_NOT_SERVED: // it ended in a jump
 			delete(x.trials, id)
 		case !t.moved:
@@ -279,12 +285,12 @@ func (x *Unserved) Follow(changes []state.Change) {
 		}
 		id, at := state.RegionID(t.GetRegionId()), seat{from.GetIncarnation(), state.KeyspaceID(t.GetKeyspaceId())}
 		switch {
-		case changes[i].Removed || gaveUp(t):
+		case changes[i].Removed || gaveUp(t) && t.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_SUPERSEDED:
 			if x.trials[id] == (trial{at, false}) {
 				delete(x.trials, id)
 			}
 		case len(x.trials) < maxFailures && from.GetIncarnation() != 0:
-			x.trials[id] = trial{at, t.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED}
+			x.trials[id] = trial{at, t.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING}
 		}
 	}
 }

@@ -26,6 +26,8 @@ type served struct {
 	fails, slow func(id string, region state.RegionID) bool
 	// mute says which members say nothing of a region that they own, before they let it go.
 	mute func(id string, region state.RegionID) bool
+	// keeps: those, and those that fail, do not say either that they let one go.
+	keeps bool
 	// hung is a region whose Release does not return; 0: none.
 	hung      state.RegionID
 	hungSince clock.Instant
@@ -50,8 +52,15 @@ func (s *served) pass(d time.Duration) {
 	for end := s.now.Add(d); s.now < end; s.now = s.now.Add(time.Second) {
 		var all []placement.Getting
 		s.st.RegionsFrom(s.ks, "", func(r *state.Region) bool {
+			if len(r.Owners) == 0 {
+				return true
+			}
 			if t := s.st.PendingTransition(r.ID); t != nil {
 				s.tell(r.ID, t.GetOwner().GetMemberId(), ready)
+				if old, known := s.said[spot{r.ID, r.Owners[0].Member}]; known && s.keeps {
+					all = append(all, old)
+					return true
+				}
 				s.tell(r.ID, string(r.Owners[0].Member), released, frontier("f"))
 				return true
 			}
@@ -227,6 +236,36 @@ func TestRule11OwnedAndNeverSaid(t *testing.T) {
 	}
 	s.pass(40 * time.Second)
 	s.wantCounts([]int{0, 6, 6}, "m1", "m2", "m3")
+}
+
+// An owner that does not serve its regions, and never says that it lets them go, loses them when the deadlines
+// of their moves have passed, and counts as one that let them go: what others serve then it does not get
+// again. What it says in time is waited for.
+func TestRule11WhoDoesNotLetGoLosesWhatItDoesNotServe(t *testing.T) {
+	for _, mute := range []bool{true, false} {
+		s := newServed(t, "m1", "m2")
+		s.settle()
+		s.join("m3")
+		for _, r := range s.regionsOf("m1")[:3] {
+			s.give(r, "m3")
+		}
+		is := func(id string, _ state.RegionID) bool { return id == "m3" }
+		if s.keeps = true; mute {
+			s.mute = is
+		} else {
+			s.fails = is
+		}
+		s.pass(70 * time.Second)
+		s.wantCounts([]int{3, 3, 6}, "m1", "m2", "m3")
+		s.pass(10 * time.Second)
+		s.wantCounts([]int{2, 4, 6}, "m1", "m2", "m3")
+		s.pass(70 * time.Second)
+		s.wantCounts([]int{0, 6, 6}, "m1", "m2", "m3")
+		s.pass(20 * time.Second)
+		if s.wantCounts([]int{0, 6, 6}, "m1", "m2", "m3"); !s.unfit("m3") {
+			t.Errorf("mute %v: nothing is held against m3", mute)
+		}
+	}
 }
 
 // A region whose Release does not return, though no move asks for it any more, is shown as not served,

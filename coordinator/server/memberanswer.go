@@ -195,6 +195,9 @@ func (m *memberStream) caughtUp(set *coordinatorv1.ShownSet) bool {
 	if set != nil && !set.GetPartial() {
 		m.setAt = state.TokenFromProto(set.GetToken())
 	}
+	if h := t.heard[m.id]; h != nil && h.stream == m {
+		h.owesLocked(m.setAt, t.server.cfg.Clock.Now())
+	}
 	if m.missed == (state.Token{}) || m.setAt.Compare(m.missed) <= 0 {
 		return false
 	}

@@ -32,6 +32,8 @@ const (
 	maxRefusals = 64
 	// maxCommands bounds the commands that wait for one member, of about 50 bytes each.
 	maxCommands = 1024
+	// takeTime is how long a member has to take a set that it was shown, on whichever stream.
+	takeTime = time.Minute
 )
 
 // MemberEvents hears of members' streams. Opened, Frame and Closed of one stream come in
@@ -57,8 +59,9 @@ type HeardFrame struct {
 	Load *coordinatorv1.MemberLoad
 	// Turned are the regions that are in another phase than before, or at another epoch.
 	Turned []state.RegionID
-	// Showed: the member has taken a newer set than before on this stream.
-	Showed bool
+	// Showed: the member has taken a newer set than before on this stream. Behind: it has not taken one that it
+	// was shown takeTime ago, or not said all behind that.
+	Showed, Behind bool
 	// Loads are of those regions in the frame that the member serves, Gone those that it does
 	// not report any more.
 	Loads []RegionLoad
@@ -293,7 +296,7 @@ func (m *memberStream) note(f *coordinatorv1.MemberFrame) (said words, heard Hea
 	if f.GetPartial() && heard.Goodbye.GetGone() {
 		heard.Goodbye = nil // it counts once all is told that was released: from then on nothing more is taken
 	}
-	heard.Showed = s.members.showed(m, f)
+	heard.Showed, heard.Behind = s.members.showed(m, f, now)
 	if l := f.GetLoad(); l != nil {
 		if catalog.IsLoad(l.GetLoad()) && catalog.IsLoad(l.GetCapacity()) {
 			heard.Load = l

@@ -43,6 +43,9 @@ type heardMember struct {
 	load        *coordinatorv1.MemberLoad // nil: not told
 	stream      *memberStream             // nil: it has none
 	turn        *memberTurn
+	// owes is a set that was shown to it at owesSince, and that it has not taken; zero: there is none.
+	owes      state.Token
+	owesSince clock.Instant
 }
 
 func newMembers(s *Server) *members {
@@ -108,19 +111,34 @@ func (t *members) close(m *memberStream) {
 	}
 }
 
-// showed notes which set the reports of a stream are about, and says whether that is a
-// newer one: a frame that others continue has not said all.
-func (t *members) showed(m *memberStream, f *coordinatorv1.MemberFrame) bool {
+// showed notes which set the reports of a stream are about, and says whether that is a newer one, and whether
+// the member is behind what it was shown: a frame that others continue has not said all.
+func (t *members) showed(m *memberStream, f *coordinatorv1.MemberFrame, now clock.Instant) (newer, behind bool) {
 	if token := state.TokenFromProto(f.GetShown().GetToken()); token.Compare(m.showing) > 0 {
 		m.showing = token
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f.GetPartial() || m.showing.Compare(m.showed) <= 0 {
-		return false
+	if newer = !f.GetPartial() && m.showing.Compare(m.showed) > 0; newer {
+		m.showed = m.showing
 	}
-	m.showed = m.showing
-	return true
+	h := t.heard[m.id]
+	if h == nil || h.stream != m {
+		return newer, false
+	}
+	if newer && m.showed.Compare(h.owes) >= 0 {
+		h.owes = state.Token{}
+		h.owesLocked(m.setAt, now)
+	}
+	return newer, h.owes != state.Token{} && now.Sub(h.owesSince) > takeTime
+}
+
+// owesLocked notes the newest set that a member was shown, unless it has taken that, or an older one is waited
+// for.
+func (h *heardMember) owesLocked(set state.Token, now clock.Instant) {
+	if h.owes == (state.Token{}) && set.Compare(h.stream.showed) > 0 {
+		h.owes, h.owesSince = set, now
+	}
 }
 
 // Shown is the token of the newest set that an incarnation has taken on its stream here,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/shownsum"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -107,6 +108,9 @@ type beating struct {
 	cancel      context.CancelFunc
 	sequence    uint64
 	turn        uint64
+	// taking is what came of a set, whose last part has not come while inside; shown is the last that did.
+	taking, shown *coordinatorv1.ShownState
+	inside        bool
 }
 
 type ownedID struct {
@@ -282,7 +286,7 @@ func (b *beating) open(ctx context.Context, address string) (err error) {
 	if b.stream, err = b.client.MemberStream(ctx, "", address); err != nil {
 		return err
 	}
-	b.sequence = 0
+	b.sequence, b.shown, b.inside = 0, nil, false
 	return b.exchange(&coordinatorv1.MemberFrame{Hello: &coordinatorv1.MemberHello{MemberId: b.id, Incarnation: b.incarnation}})
 }
 
@@ -335,7 +339,7 @@ func (b *beating) say(regions int, changed bool) error {
 // exchange sends a frame and takes its answer.
 func (b *beating) exchange(f *coordinatorv1.MemberFrame) error {
 	b.sequence++
-	f.Sequence = b.sequence
+	f.Sequence, f.Shown = b.sequence, b.shown
 	x := b.x
 	at := time.Since(x.zero)
 	if err := b.stream.Send(f); err != nil {
@@ -348,6 +352,9 @@ func (b *beating) exchange(f *coordinatorv1.MemberFrame) error {
 			return err
 		}
 		x.refused.Add(uint64(len(a.GetRefusals())))
+		if set := a.GetSet(); set != nil {
+			b.take(set)
+		}
 		if a.GetSequence() >= b.sequence {
 			break
 		}
@@ -358,6 +365,25 @@ func (b *beating) exchange(f *coordinatorv1.MemberFrame) error {
 		x.answers.add(request{at: at, took: time.Since(x.zero) - at})
 	}
 	return nil
+}
+
+// take takes a part of a set: who takes none is not confirmed. Of one that is not complete only the token is
+// taken; if that is of other regions than before, a complete one follows.
+func (b *beating) take(set *coordinatorv1.ShownSet) {
+	if set.GetComplete() && !b.inside {
+		b.taking = &coordinatorv1.ShownState{}
+	}
+	b.inside = set.GetPartial()
+	if set.GetComplete() {
+		b.taking.Count += uint64(len(set.GetRegions()))
+		for _, r := range set.GetRegions() {
+			b.taking.Checksum ^= shownsum.Of(r)
+		}
+	}
+	if !b.inside {
+		b.taking.Token = set.GetToken()
+		b.shown = b.taking
+	}
 }
 
 // beat has every member send frames for the measured time.

@@ -199,6 +199,16 @@ var ownership = []mutation{
 		[]string{"./coordinator/assigner"},
 	},
 	{
+		22, "who takes nothing that it is shown is confirmed", "coordinator/liveness/core.go",
+		"|| m.signals&TakesNothing != 0 {", "{",
+		[]string{detects},
+	},
+	{
+		22, "who lets go of nothing keeps what it does not serve", "coordinator/placement/steps.go",
+		"case p.over(x, x.deadline()) && p.clings(x):", "case false && p.clings(x):",
+		[]string{plans},
+	},
+	{
 		22, "a region that its owner never speaks of counts as served", "coordinator/assigner/unsaid.go",
 		"if !a.said(at) && a.owes(at) {", "if false && !a.said(at) && a.owes(at) {",
 		[]string{"./coordinator/assigner"},
@@ -226,7 +236,7 @@ var ownership = []mutation{
 	},
 	{
 		23, "who has failed is confirmed", "coordinator/liveness/core.go",
-		"|| !m.accepting() || m.judged || m.proven() {", "|| !m.accepting() {",
+		"|| m.judged || m.proven() || m.signals", "|| m.signals",
 		[]string{detects},
 	},
 	{
