@@ -14,8 +14,9 @@ type Holdings interface {
 	// IncarnationKeyspaces calls fn for the assigned keyspaces that a member's incarnation
 	// owns regions of; for one maybe twice.
 	IncarnationKeyspaces(incarnation uint64, fn func(ks rooted.KeyspaceID, regions int))
-	// Closed reports whether grants say who may own regions of a keyspace, Hosts whether a member may.
-	Closed(keyspace string) bool
+	// HostedBy names those whom grants let own regions of a keyspace, the same for keyspaces that have the
+	// same hosts; empty: grants do not say who may. Hosts reports whether a member may.
+	HostedBy(keyspace string) string
 	Hosts(id rooted.MemberID, keyspace string) bool
 }
 
@@ -354,10 +355,10 @@ func (c *Core) Frame(id rooted.MemberID, incarnation uint64, now clock.Instant) 
 		return false
 	}
 	c.count.Frames++
-	first := m.heard == 0
 	if m.signals&TakesNothing != 0 {
 		return true
 	}
+	first := m.heard == 0
 	m.heard = now
 	if (m.signals&passing != 0 || m.vanished != 0) && !m.judged {
 		m.signals &^= passing
@@ -371,7 +372,6 @@ func (c *Core) Frame(id rooted.MemberID, incarnation uint64, now clock.Instant) 
 	return true
 }
 
-// Goodbye tells that an incarnation said it will leave; gone, that it has stopped serving
 // Behind tells whether an incarnation takes nothing that it is shown, before its Frame is told: it is not
 // confirmed then, and what it sends counts as silence. It may act for what it does not know was taken from it.
 func (c *Core) Behind(id rooted.MemberID, incarnation uint64, yes bool) {
@@ -384,6 +384,7 @@ func (c *Core) Behind(id rooted.MemberID, incarnation uint64, yes bool) {
 	}
 }
 
+// Goodbye tells that an incarnation said it will leave; gone, that it has stopped serving
 // everything, which counts also when the next one has registered meanwhile.
 func (c *Core) Goodbye(id rooted.MemberID, incarnation uint64, gone bool, now clock.Instant) {
 	m, l := c.own(id, incarnation)

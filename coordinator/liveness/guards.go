@@ -53,19 +53,17 @@ func (t *toll) sort() {
 	slices.Sort(t.heard)
 }
 
-// tolls are those of each class at a moment.
+// tolls are those at a moment.
 type tolls struct {
-	at      clock.Instant
-	byClass map[*class]*toll
-	// beyond are those of members that own regions of keyspaces that their records do not name:
-	// an operator gave them.
+	at clock.Instant
+	// by are those of members that may own regions of keyspaces with the same hosts, by the classes of the
+	// members, as far as they were asked for.
+	by map[string]map[*class]*toll
+	// beyond are those of members that own regions of keyspaces that they may own none of: an operator gave
+	// them, or a grant was taken back.
 	beyond map[rooted.KeyspaceID]*toll
-	// closed are keyspaces of which grants say who may own regions, whole the tolls of those that
-	// were asked for.
-	closed []*pool
-	whole  map[rooted.KeyspaceID]*toll
-	// common stands for the other keyspaces that no class names, as strict as the strictest; nil: none.
-	common *pool
+	// common stands for the keyspaces with the same hosts that no class names, as strict as the strictest.
+	common map[string]*pool
 }
 
 // tollTime is how long counted tolls are used: whoever vanished in it is not due yet.
@@ -73,38 +71,38 @@ const tollTime = LeastInterval
 
 // countTolls counts anew when what was counted is old.
 func (c *Core) countTolls(now clock.Instant) {
-	if c.tolls.byClass != nil && now.Sub(c.tolls.at) < tollTime {
+	if c.tolls.by != nil && now.Sub(c.tolls.at) < tollTime {
 		return
 	}
-	c.tolls = tolls{at: now, byClass: map[*class]*toll{}, beyond: map[rooted.KeyspaceID]*toll{}, whole: map[rooted.KeyspaceID]*toll{}}
-	for _, m := range c.members {
-		tollOf(c.tolls.byClass, m.class).add(m)
-		if m.class.key != "" {
-			var once []*pool
-			c.owns(m, func(k *pool) {
-				if !m.class.takes(k) && !slices.Contains(once, k) {
-					once = append(once, k)
-					tollOf(c.tolls.beyond, k.id).add(m)
-				}
-			})
-		}
-	}
-	for _, t := range c.tolls.byClass {
-		t.sort()
-	}
-	for _, t := range c.tolls.beyond {
-		t.sort()
-	}
+	c.tolls = tolls{at: now, by: map[string]map[*class]*toll{}, beyond: map[rooted.KeyspaceID]*toll{}, common: map[string]*pool{}}
+	closed := false
 	for _, k := range c.pools.byID {
-		switch o := c.tolls.common; {
-		case c.owned != nil && c.owned.Closed(k.name):
-			c.tolls.closed = append(c.tolls.closed, k)
+		if k.hosts = ""; c.owned != nil {
+			k.hosts = c.owned.HostedBy(k.name)
+		}
+		closed = closed || k.hosts != ""
+		switch o := c.tolls.common[k.hosts]; {
 		case len(k.named) > 0:
 		case o == nil:
-			c.tolls.common = &pool{massPermille: k.massPermille, massWindow: k.massWindow, massHold: k.massHold}
+			c.tolls.common[k.hosts] = &pool{name: k.name, hosts: k.hosts, massPermille: k.massPermille, massWindow: k.massWindow, massHold: k.massHold}
 		default:
 			o.massPermille, o.massWindow, o.massHold = min(o.massPermille, k.massPermille), max(o.massWindow, k.massWindow), max(o.massHold, k.massHold)
 		}
+	}
+	for _, m := range c.members {
+		if m.class.key == "" && !closed {
+			continue
+		}
+		may, once := c.mayOwn(m), map[*pool]bool{}
+		c.owns(m, func(k *pool) {
+			if !may(k) && !once[k] {
+				once[k] = true
+				tollOf(c.tolls.beyond, k.id).add(m)
+			}
+		})
+	}
+	for _, t := range c.tolls.beyond {
+		t.sort()
 	}
 }
 
@@ -127,29 +125,36 @@ func (c *Core) owns(m *member, fn func(k *pool)) {
 	})
 }
 
-// concerns reports whether a member owns regions of a keyspace, or may.
-func (c *Core) concerns(m *member, k *pool) bool {
-	yes := m.class.takes(k) && (c.owned == nil || c.owned.Hosts(m.id, k.name))
-	if !yes {
-		c.owns(m, func(o *pool) { yes = yes || o == k })
+// mayOwn says of which keyspaces a member may own regions, by its record and by grants.
+func (c *Core) mayOwn(m *member) func(k *pool) bool {
+	hosts := map[string]bool{"": true}
+	return func(k *pool) bool {
+		yes, known := hosts[k.hosts]
+		if !known {
+			yes = c.owned.Hosts(m.id, k.name)
+			hosts[k.hosts] = yes
+		}
+		return yes && m.class.takes(k)
 	}
-	return yes
 }
 
-// wholeToll is that of a keyspace of which grants say who may own regions.
-func (c *Core) wholeToll(k *pool) *toll {
-	t := c.tolls.whole[k.id]
-	if t == nil {
-		t = &toll{}
-		for _, m := range c.members {
-			if c.concerns(m, k) {
-				t.add(m)
-			}
-		}
-		t.sort()
-		c.tolls.whole[k.id] = t
+// tollsOf are those of members that may own regions of a keyspace by grants, by class.
+func (c *Core) tollsOf(k *pool) map[*class]*toll {
+	of := c.tolls.by[k.hosts]
+	if of != nil {
+		return of
 	}
-	return t
+	of = map[*class]*toll{}
+	for _, m := range c.members {
+		if k.hosts == "" || c.owned.Hosts(m.id, k.name) {
+			tollOf(of, m.class).add(m)
+		}
+	}
+	for _, t := range of {
+		t.sort()
+	}
+	c.tolls.by[k.hosts] = of
+	return of
 }
 
 // around is how many vanished within a window before or behind a moment.
@@ -176,13 +181,20 @@ func (t *toll) living(at clock.Instant) int {
 func (c *Core) guard(m *member, now clock.Instant) Guard {
 	c.countTolls(now)
 	held := func(k *pool) bool { return now < m.vanished.Add(k.massHold) && c.massive(k, m.vanished) }
-	own := func(k *pool) bool { return c.concerns(m, k) && held(k) }
-	yes := slices.ContainsFunc(m.class.pools, own) || slices.ContainsFunc(c.tolls.closed, own)
+	may := c.mayOwn(m)
+	own := func(k *pool) bool { return may(k) && held(k) }
+	yes := slices.ContainsFunc(m.class.pools, own)
 	if m.class.key == "" {
-		yes = yes || c.tolls.common != nil && held(c.tolls.common) || slices.ContainsFunc(c.pools.named, own)
+		yes = yes || slices.ContainsFunc(c.pools.named, own)
+		for _, k := range c.tolls.common {
+			yes = yes || own(k)
+		}
 	}
 	for ks := range c.tolls.beyond {
 		yes = yes || own(c.pools.byID[ks])
+	}
+	if len(c.tolls.beyond) > 0 {
+		c.owns(m, func(k *pool) { yes = yes || held(k) })
 	}
 	if yes {
 		return HeldByMassFailure
@@ -199,14 +211,11 @@ func (c *Core) massive(k *pool, at clock.Instant) bool {
 		alive += t.living(at)
 		vanished += t.around(at, k.massWindow)
 	}
-	if slices.Contains(c.tolls.closed, k) {
-		count(c.wholeToll(k))
-	} else {
-		count(c.tolls.byClass[c.pools.classes[""]])
-		count(c.tolls.beyond[k.id])
-		for _, cl := range k.named {
-			count(c.tolls.byClass[cl])
-		}
+	of := c.tollsOf(k)
+	count(of[c.pools.classes[""]])
+	count(c.tolls.beyond[k.id])
+	for _, cl := range k.named {
+		count(of[cl])
 	}
 	return uint64(vanished)*1000 > k.massPermille*uint64(alive+vanished)
 }

@@ -138,6 +138,40 @@ func TestGuardMassFailureCountsWhoMayOwn(t *testing.T) {
 	}
 }
 
+// Who guards the members of many closed keyspaces asks who may own their regions once for those that have the
+// same hosts, not for each keyspace and each member.
+func TestGuardCostsNoProduct(t *testing.T) {
+	w := newWard(t)
+	var all []rooted.MemberID
+	for i := range 300 {
+		all = append(all, rooted.MemberID(fmt.Sprintf("m%03d", i)))
+	}
+	for i := range 300 {
+		name := fmt.Sprintf("tenant%d", i)
+		w.keyspace(uint32(100+i), name, &rootv1.KeyspaceSettings{Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Liveness: &rootv1.Liveness{DeadAfterMillis: 5000}})
+		w.hosts[name] = all[100*(i%3) : 100*(i%3)+100]
+	}
+	for i, id := range all {
+		w.join(string(id), uint64(1+i), "")
+	}
+	w.run(10 * time.Second)
+	w.hosting = 0
+	w.hang("m007")
+	w.run(10 * time.Second)
+	w.verdict("m007", w.now.Add(-10*time.Second), 0, 6*time.Second)
+	if w.hosting == 0 || w.hosting > 20*len(all) {
+		t.Errorf("it is asked %d times who may own regions, of %d members and 300 keyspaces", w.hosting, len(all))
+	}
+	for _, id := range all[8:60] { // of the first 100 more than half
+		w.hang(string(id))
+	}
+	w.run(10 * time.Second)
+	w.noVerdict()
+	if holds := w.core.Holds(); len(holds) != 1 || len(holds[0].Members) != 52 {
+		t.Errorf("the holds are %v", holds)
+	}
+}
+
 // What a keyspace says of the guard counts: a share, a window, or never.
 func TestGuardMassFailureIsASetting(t *testing.T) {
 	for permille, want := range map[uint64]int{0: 5, 300: 0, 1000: 5} {

@@ -29,12 +29,20 @@ func (o owned) IncarnationKeyspaces(incarnation uint64, fn func(rooted.KeyspaceI
 type holdings struct {
 	owned
 	hosts map[string][]rooted.MemberID
+	// asked counts calls of Hosts.
+	asked *int
 }
 
-func (h holdings) Closed(keyspace string) bool { return h.hosts[keyspace] != nil }
+func (h holdings) HostedBy(keyspace string) string {
+	if h.hosts[keyspace] == nil {
+		return ""
+	}
+	return fmt.Sprint("by ", h.hosts[keyspace])
+}
 
 func (h holdings) Hosts(id rooted.MemberID, keyspace string) bool {
-	return !h.Closed(keyspace) || slices.Contains(h.hosts[keyspace], id)
+	*h.asked++
+	return h.hosts[keyspace] == nil || slices.Contains(h.hosts[keyspace], id)
 }
 
 // ward is a Core with a clock, members, and a world that answers it.
@@ -44,6 +52,8 @@ type ward struct {
 	now   clock.Instant
 	owned owned
 	hosts map[string][]rooted.MemberID
+	// hosting counts questions who hosts.
+	hosting int
 	// beating members send a frame every interval.
 	beating map[rooted.MemberID]uint64
 	// address answers a probe; nil: nothing ever comes of it.
@@ -68,7 +78,7 @@ const games, slow, fenced, shared = 10, 11, 12, 13
 // newWard has four keyspaces, and holds era 1.
 func newWard(t testing.TB) *ward {
 	w := &ward{TB: t, core: liveness.New(liveness.Settings{}), now: 1, owned: owned{}, hosts: map[string][]rooted.MemberID{}, beating: map[rooted.MemberID]uint64{}, elsewhere: map[rooted.MemberID]time.Duration{}}
-	w.core.SetHoldings(holdings{w.owned, w.hosts})
+	w.core.SetHoldings(holdings{w.owned, w.hosts, &w.hosting})
 	preset, _ := state.Preset("games")
 	w.keyspace(games, "games", preset)
 	w.keyspace(slow, "slow", &rootv1.KeyspaceSettings{

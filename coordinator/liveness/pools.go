@@ -23,6 +23,8 @@ type pool struct {
 	massWindow, massHold time.Duration
 	// named are the classes that name it; those that take every keyspace do not.
 	named []*class
+	// hosts are those who may own its regions by grants, as when tolls were counted: see Holdings.
+	hosts string
 }
 
 // class is the members that take regions of the same keyspaces.

@@ -185,12 +185,12 @@ var ownership = []mutation{
 	},
 	{
 		22, "members that may own nothing of a keyspace count for its guard", "coordinator/liveness/guards.go",
-		"			if c.concerns(m, k) {\n", "			{\n",
+		"if k.hosts == \"\" || c.owned.Hosts(m.id, k.name) {", "if true {",
 		[]string{detects},
 	},
 	{
 		22, "an owner whose record does not name the keyspace counts for no guard", "coordinator/liveness/guards.go",
-		"		count(c.tolls.beyond[k.id])\n", "",
+		"	count(c.tolls.beyond[k.id])\n", "",
 		[]string{detects},
 	},
 	{

@@ -186,9 +186,31 @@ func (s *State) HostsIn(id MemberID, keyspace KeyspaceID) bool {
 	return s.grants.count == 0 || s.Hosts(id, s.Keyspace(keyspace).GetName())
 }
 
-// Closed reports whether grants say which members may own regions of a keyspace.
-func (s *State) Closed(keyspace string) bool {
-	return s.grants.count > 0 && s.Access(roleMember, "", rootv1.Verb_VERB_HOST, keyspace).Closed
+// HostedBy names those whom grants let own regions of a keyspace: the same for keyspaces that have the same
+// hosts. Empty: no grant names the keyspace, and every member may.
+func (s *State) HostedBy(keyspace string) string {
+	var hosts []string
+	closed := false
+	read := func(group *grantGroup, is bool) {
+		if !is {
+			return
+		}
+		closed = true
+		for _, g := range group.all {
+			if g.role == roleMember && g.verbs&grantedBy(rootv1.Verb_VERB_HOST) != 0 {
+				hosts = append(hosts, g.record.GetPrincipal())
+			}
+		}
+	}
+	read(s.grants.exact.Get(keyspace))
+	for rest := s.grants.lengths; rest != 0 && bits.TrailingZeros64(rest) <= len(keyspace); rest &= rest - 1 {
+		read(s.grants.prefixes.Get(keyspace[:bits.TrailingZeros64(rest)]))
+	}
+	if !closed {
+		return ""
+	}
+	slices.Sort(hosts)
+	return "by " + strings.Join(slices.Compact(hosts), "\x00")
 }
 
 // grantedBy are the verbs that grant a verb: who may own or change regions may read them.
