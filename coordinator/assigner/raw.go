@@ -392,7 +392,7 @@ func (a *Raw) take(b *liveness.Batch) {
 	}
 }
 
-// plan plans what is to be looked at.
+// plan makes one plan of what is to be looked at.
 func (a *Raw) plan(now clock.Instant) clock.Instant {
 	if a.cfg.Frozen != nil && a.cfg.Frozen() {
 		return now.Add(frozenPause)
@@ -406,7 +406,7 @@ func (a *Raw) plan(now clock.Instant) clock.Instant {
 	}
 	a.past.forget(now)
 	uneven, next := a.rounds.take(a, now)
-	for (a.work.Due(now) <= now || len(uneven) > 0) && a.outbox.len() <= maxWaiting {
+	if (a.work.Due(now) <= now || len(uneven) > 0) && a.outbox.len() <= maxWaiting {
 		in := a.work.Take(observed{a}, now)
 		a.enrich(&in, uneven, now)
 		in.Strategies = a.hooks.strategies
@@ -419,7 +419,7 @@ func (a *Raw) plan(now clock.Instant) clock.Instant {
 		a.rounds.sent(plan.Operations)
 		a.order(plan.Operations, now)
 		uneven, next = a.rounds.take(a, now)
-		if len(uneven) > 0 && a.outbox.len() <= maxWaiting {
+		if (a.work.Due(now) <= now || len(uneven) > 0) && a.outbox.len() <= maxWaiting {
 			return now // behind what cannot wait, such as a verdict
 		}
 	}
