@@ -67,7 +67,11 @@ type memberAnswer struct {
 	confirm bool // if the era is held
 }
 
-// round answers everybody who is ready.
+// maxShows is about how many regions one round shows: those who wait for its confirmations wait for no more.
+const maxShows = 1 << 14
+
+// round answers everybody who is ready: first those to whom there is nothing to be shown, then as many of the
+// others as one round shows something.
 func (t *members) round(ctx context.Context) {
 	t.follow(ctx)
 	t.mu.Lock()
@@ -90,9 +94,15 @@ func (t *members) round(ctx context.Context) {
 	holding := t.server.cfg.Authority.Status()
 	held := holding.Phase == tenure.Holding && holding.Era != 0
 	var all []memberAnswer
-	confirms := false
-	for _, m := range ready {
+	confirms, shows := false, 0
+	slices.SortStableFunc(ready, func(a, b *memberStream) int { return cmp.Compare(a.shows(), b.shows()) })
+	for i, m := range ready {
+		if shows >= maxShows {
+			t.later(ready[i:])
+			break
+		}
 		if a := t.answer(m); a != nil {
+			shows += len(a.Set.GetRegions()) + len(a.Set.GetEnded())
 			one := memberAnswer{to: m, says: a, confirm: held && t.mayConfirm(m, a.GetSequence())}
 			m.answered = a.GetSequence()
 			confirms = confirms || one.confirm
@@ -107,6 +117,23 @@ func (t *members) round(ctx context.Context) {
 			a.says.Confirmed, a.says.Era = true, holding.Era
 		}
 		a.to.send(a.says)
+	}
+}
+
+// shows is 1 if there is something to be shown on the stream, 0 if not.
+func (m *memberStream) shows() int {
+	if m.shown == nil || m.shown.Pending() {
+		return 1
+	}
+	return 0
+}
+
+// later has the next round look at streams.
+func (t *members) later(all []*memberStream) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range all {
+		t.readyLocked(m)
 	}
 }
 
@@ -168,6 +195,9 @@ func (t *members) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 	if m.caughtUp(a.Set) {
 		m.askAgain(a)
 	}
+	if h := t.heard[m.id]; h != nil && h.stream == m {
+		h.owesLocked(m.setAt, t.server.cfg.Clock.Now())
+	}
 	t.mu.Unlock()
 	a.Terms = t.terms.of(t.core, m, member, a.Set)
 	if a.Set == nil && a.Terms == nil && a.GetSequence() == m.answered && len(a.Commands) == 0 && a.DrainRefused == nil && !a.ReportAgain && len(a.ReportAgainRegions) == 0 {
@@ -194,9 +224,6 @@ func (m *memberStream) askAgain(a *coordinatorv1.MemberAnswer) {
 func (m *memberStream) caughtUp(set *coordinatorv1.ShownSet) bool {
 	if set != nil && !set.GetPartial() {
 		m.setAt = state.TokenFromProto(set.GetToken())
-	}
-	if h := t.heard[m.id]; h != nil && h.stream == m {
-		h.owesLocked(m.setAt, t.server.cfg.Clock.Now())
 	}
 	if m.missed == (state.Token{}) || m.setAt.Compare(m.missed) <= 0 {
 		return false
