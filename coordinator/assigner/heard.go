@@ -115,6 +115,9 @@ func (a *Raw) Frame(f server.HeardFrame) {
 		if f.Complete || again {
 			a.expectLocked(f.Member, f.Incarnation, now)
 		}
+		if len(f.Gone) > 0 {
+			a.expectLocked(f.Member, f.Incarnation, now, f.Gone...)
+		}
 		if f.Load != nil {
 			s.load = f.Load
 		}
@@ -284,8 +287,8 @@ func (a *Raw) endLook(all []placement.Getting, now clock.Instant) clock.Instant 
 	if len(all) > 0 || a.unserved.Open() {
 		a.lookAt = min(a.lookAt, now.Add(placement.UnservedLook))
 	}
-	for _, at := range a.unsaid.due {
-		a.lookAt = min(a.lookAt, at)
+	for _, due := range a.unsaid.due {
+		a.lookAt = min(a.lookAt, due.at)
 	}
 	if a.work != nil {
 		for _, id := range marked {

@@ -147,6 +147,58 @@ func TestRule11OwnedAndNeverSaid(t *testing.T) {
 	}
 }
 
+// One grant has one region of a member looked up, and not all that it has; so has one of which it says that it
+// has it no more.
+func TestOneGrantLooksAtOneRegion(t *testing.T) {
+	st, m, ids := owner(t)
+	tm := &clock.Manual{Elapsed: clock.Instant(time.Second)}
+	soft := catalog.NewSoft(catalog.SoftConfig{})
+	view := &rootview.View{State: st, Token: st.Token()}
+	a := NewRaw(RawConfig{Soft: soft, Clock: tm, Wake: func() {}, View: func() *rootview.View { return view }})
+	a.Jump(view)
+	for _, id := range ids {
+		if _, err := soft.Report(st, m, &coordinatorv1.RegionReport{
+			RegionId: uint64(id), Epoch: st.Region(id).Epoch.Proto(), Phase: coordinatorv1.RegionPhase_REGION_PHASE_SERVING,
+		}, tm.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pass := func() []state.RegionID {
+		for end := tm.Now().Add(10 * time.Second); tm.Now() < end; tm.Advance(100 * time.Millisecond) {
+			a.lookForUnserved(tm.Now())
+		}
+		return a.unserved.Regions(st, 2)
+	}
+	a.Opened("m1", m.GetIncarnation(), 1, 0)
+	a.Frame(server.HeardFrame{Member: "m1", Incarnation: m.GetIncarnation(), Stream: 1, Complete: true})
+	if got := pass(); len(got) > 0 {
+		t.Fatalf("%v are not served", got)
+	}
+	for _, id := range ids[:3] { // nobody says so of the second and the third
+		soft.Gone(id, m.GetIncarnation())
+	}
+	before := *st.Region(ids[0])
+	before.Owners = nil
+	a.Follow(st, st.Token(), []state.Change{{Kind: state.ChangeRegion, Region: st.Region(ids[0]), OldRegion: &before}})
+	if got := pass(); !slices.Equal(got, ids[:1]) {
+		t.Errorf("behind a grant of region %d regions %v are looked at", ids[0], got)
+	}
+	a.Frame(server.HeardFrame{Member: "m1", Incarnation: m.GetIncarnation(), Stream: 1, Gone: ids[2:3]})
+	if got := pass(); !slices.Equal(got, []state.RegionID{ids[0], ids[2]}) {
+		t.Errorf("it says that it has region %d no more, and regions %v are looked at", ids[2], got)
+	}
+	before = *st.Region(ids[3])
+	before.Owners = nil
+	var many []state.Change
+	for range maxExpected + 1 {
+		many = append(many, state.Change{Kind: state.ChangeRegion, Region: st.Region(ids[3]), OldRegion: &before})
+	}
+	a.Follow(st, st.Token(), many)
+	if got := pass(); !slices.Equal(got, ids[:3]) {
+		t.Errorf("behind %d grants regions %v are not served, want %v", len(many), got, ids[:3])
+	}
+}
+
 // A member that serves, and says so in reports that are refused for a number, keeps what it has.
 func TestRule11ARefusedReportIsNoSilence(t *testing.T) {
 	st, m, ids := owner(t)
