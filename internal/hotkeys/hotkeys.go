@@ -89,8 +89,8 @@ type Hot struct {
 }
 
 // Top returns at most so many keys with at least a hundredth of the uses, the hottest
-// first, and the key below which half of the uses that were counted are; empty: none
-// is known.
+// first, and the key below which as near to half of the uses that were counted are as can
+// be, three tenths at least where no key has more than four; empty: none is known.
 func (s *Sketch) Top(most int) (hot []Hot, median string) {
 	s.mu.Lock()
 	all, total := slices.Clone(s.counts), s.total
@@ -99,15 +99,19 @@ func (s *Sketch) Top(most int) (hot []Hot, median string) {
 		return nil, ""
 	}
 	slices.SortFunc(all, func(a, b counter) int { return cmp.Compare(a.key, b.key) })
-	sum, half := uint64(0), uint64(0)
+	sum, below := uint64(0), uint64(0)
 	for _, c := range all {
 		sum += c.count
 	}
 	for _, c := range all {
-		if half += c.count; 2*half >= sum {
-			median = c.key
+		half := below + c.count
+		if 2*half >= sum {
+			if median = c.key; 2*half-sum < sum-2*below {
+				median += "\x00" // behind it is nearer
+			}
 			break
 		}
+		below = half
 	}
 	slices.SortStableFunc(all, func(a, b counter) int { return cmp.Compare(b.count, a.count) })
 	for _, c := range all[:min(most, len(all))] {

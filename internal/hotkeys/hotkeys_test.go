@@ -45,6 +45,42 @@ func TestHottestKeysAreFound(t *testing.T) {
 	}
 }
 
+// What is cut at the median has three tenths of the uses on each side, where no key has more than four: also
+// where one key is before the middle and behind it.
+func TestTheMedianLeavesEnoughOnBothSides(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 1000 {
+		s, uses, total := hotkeys.New(func(uint32) uint32 { return 0 }), map[string]int{}, 0
+		for k := range 3 + r.IntN(60) {
+			n := 1 + r.IntN(40)
+			if r.IntN(3) > 0 {
+				n = 1
+			}
+			uses[fmt.Sprintf("%03d", k)] = n
+			total += n
+		}
+		below, most := 0, 0
+		for k, n := range uses {
+			for range n {
+				s.Touch([]byte(k))
+			}
+			most = max(most, n)
+		}
+		if most > 4*total/10 {
+			continue
+		}
+		_, median := s.Top(1)
+		for k, n := range uses {
+			if k < median {
+				below += n
+			}
+		}
+		if 10*below < 3*total || 10*below > 7*total {
+			t.Fatalf("%d of %d are below %q: %v", below, total, median, uses)
+		}
+	}
+}
+
 func TestOddKeys(t *testing.T) {
 	s := hotkeys.New(rand.Uint32N)
 	for range 1000 {
