@@ -29,7 +29,7 @@ type Field struct {
 	// can take, or lack: nil where the first of cold is the first there, too.
 	cold, roomy *ranking
 	// full is how many of 1,000 of the most load that a member can take are as much as it gets now.
-	// low is how much one has when it is relieved; nil: nobody is. below: nobody gets more than that now.
+	// low is how much one has when it is relieved; nil: it does not matter. below: nobody gets more than that now.
 	full  uint64
 	low   func(int32) load.Amount
 	below bool
@@ -169,6 +169,19 @@ func (f *Field) colder(a, b int32) bool {
 func (f *Field) roomier(a, b int32) bool {
 	x, y := f.spare(a, 1000, f.low != nil), f.spare(b, 1000, f.low != nil)
 	return x > y || x == y && f.colder(a, b)
+}
+
+// roomBy has what members can take now matter alone, or what they have when they are relieved as well.
+func (f *Field) roomBy(low func(int32) load.Amount) {
+	f.low = low
+	if f.roomy != nil {
+		f.roomy = newRanking(f, f.roomier)
+		for i := range f.seats {
+			if n := f.seats[i].set; f.gettable(int32(i)) {
+				f.roomy.put(int32(i), n, f.sets[n].kind, true)
+			}
+		}
+	}
 }
 
 // room is how much more a member can take now.

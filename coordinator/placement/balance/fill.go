@@ -241,9 +241,10 @@ func (r *rounds) from(own []int32, most load.Amount) int {
 }
 
 // free reports whether a region may move to even out.
-func (r *rounds) free(region int32) bool {
-	return !r.begun[region] && r.out.Budget.restsUntil(r.regions[region].ID) == 0
-}
+func (r *rounds) free(region int32) bool { return !r.begun[region] && !r.rests(region) }
+
+// rests reports whether a region moved lately, or failed to.
+func (r *rounds) rests(region int32) bool { return r.out.Budget.restsUntil(r.regions[region].ID) != 0 }
 
 // ahead is the first of a seat's regions that is free, from one on; behind is the last, up to
 // one; -1 or their number: there is none. Those that are not are passed once in a plan: they

@@ -22,6 +22,7 @@ func Make(in Input) Result {
 	case r.scale.Estimated:
 		r.refuse(Refusal{Why: LoadUnknown})
 	default:
+		r.f.full = limitUntil // who gets more to even out may have to give it back
 		r.shape()
 		r.letBe()
 		r.fill()

@@ -90,7 +90,7 @@ const (
 	// is not what it says yet.
 	losing = 8
 	// A member that has more load than it can take is relieved until it has limitUntil of 1,000 of that,
-	// by members that have limitTo of 1,000 of theirs at most then.
+	// by members that have limitTo of 1,000 of theirs at most then. To even out nobody gets more than limitUntil.
 	limitUntil, limitTo = 950, 900
 	// ownRound is how many of 1,000 of all load and of all regions are moved in a round because of
 	// the absolute limit, and in one that changes how many owners or regions there are, at least.

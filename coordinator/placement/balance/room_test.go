@@ -2,6 +2,7 @@ package balance_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func TestShedPassesAMemberOutsideOfTheRule(t *testing.T) {
 func TestShedTriesLighterOnes(t *testing.T) {
 	full := having(append(times(70, 4), times(70, 1)...), times(20, 1), times(20, 1), times(20, 1), times(20, 1))
 	for i := range full.Members {
-		full.Members[i].Most = 22 * load.One
+		full.Members[i].Most = 23 * load.One
 	}
 	full.Members[0].Most = 1000 * load.One
 	ruled := having(append(times(70, 4), times(70, 1)...), times(20, 1), times(20, 1), times(20, 1), times(20, 1))
@@ -143,5 +144,78 @@ func TestConstraintsPreferRoom(t *testing.T) {
 		}
 		in.Members[1].Most, in.Members[2].Most = 2*load.One, c.most
 		moves(t, balance.Make(in), rootv1.OperationReason_OPERATION_REASON_LABEL_RULE, c.want)
+	}
+}
+
+// A member with more load than it can take is relieved while another one has room of its own, however much
+// that one has for its capacity; behind that nothing is passed to and fro.
+func TestTooMuchLoadGoesWhereThereIsRoomOfItsOwn(t *testing.T) {
+	for _, c := range []struct{ small, big int }{{110, 105}, {200, 200}, {130, 800}} {
+		t.Run(fmt.Sprint(c.small, " ", c.big), func(t *testing.T) {
+			p := byLoad
+			p.Cooldown = 30 * time.Second
+			w := newWorld(t, p)
+			w.join(2)
+			w.members[0].most, w.members[1].most = 100, 1000
+			w.own(w.members[0], times(c.small, 1)...)
+			w.own(w.members[1], times(c.big, 1)...)
+			w.settle()
+			w.run(30*time.Minute, 10*time.Second)
+			if l := w.loads()[0]; l > 100 {
+				t.Errorf("it has %v, and can take 100: %+v", l, w.last.Refusals)
+			}
+			w.steps = nil
+			w.run(20*time.Minute, 10*time.Second)
+			if len(w.steps) > 0 {
+				t.Errorf("%d moves behind that", len(w.steps))
+			}
+		})
+	}
+}
+
+// Where the one with most room has much for its capacity, it is found among many without room.
+func TestTooMuchLoadFindsTheOneWithRoom(t *testing.T) {
+	all := [][]float64{times(120, 1), times(400, 1)}
+	for range 20 {
+		all = append(all, times(95, 1))
+	}
+	in := having(all...)
+	for i := range in.Members {
+		in.Members[i].Most = 100 * load.One
+	}
+	in.Members[1].Most = 1000 * load.One
+	moves(t, balance.Make(in), rootv1.OperationReason_OPERATION_REASON_LIMIT, "m2")
+}
+
+// Nobody has room for anything of a member with more load than it can take, which is not much for its
+// capacity: that is said.
+func TestTooMuchLoadWithoutRoomIsSaid(t *testing.T) {
+	in := having(times(110, 1), times(105, 1))
+	in.Members[0].Most, in.Members[1].Most = 100*load.One, 110*load.One
+	out := balance.Make(in)
+	if want := []balance.Refusal{{Member: "m1", Why: balance.NoRoom}}; !slices.Equal(out.Refusals, want) || len(out.Steps) > 0 {
+		t.Errorf("%+v is refused, want %+v: %+v", out.Refusals, want, out.Steps)
+	}
+}
+
+// What is evened out leaves room below what a member can take: it is not taken off it again when all loads rise
+// a little.
+func TestEveningOutLeavesRoomBelowTheLimit(t *testing.T) {
+	p := byLoad
+	p.Cooldown = 30 * time.Second
+	w := newWorld(t, p)
+	w.join(2)
+	w.members[0].most, w.members[1].most = 100, 1000
+	w.own(w.members[0], times(60, 1)...)
+	w.own(w.members[1], times(300, 1)...)
+	w.shape = func(_ *region, now clock.Instant) float64 {
+		return 1 + 0.03*math.Sin(float64(now)/float64(5*time.Minute))
+	}
+	w.settle()
+	w.run(time.Hour, 10*time.Second)
+	w.steps = nil
+	w.run(time.Hour, 10*time.Second)
+	if len(w.steps) > 0 {
+		t.Errorf("%d moves to and fro, such as %+v", len(w.steps), w.steps[0])
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/nokv/nokv/coordinator/placement/load"
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -71,8 +70,11 @@ func (r *rounds) shed() {
 	for at := h.top(); at >= 0; at = h.top() {
 		why := r.shedOne(at, r.f.seats[at].Low-r.low(at))
 		if why != 0 {
-			refused[at] = len(r.out.Refusals)
-			r.refuse(Refusal{Member: r.f.seats[at].ID, Region: r.hot(at, why), Why: why})
+			f := r.refusal(at, why)
+			if refused[at] = slices.Index(r.out.Refusals, f); refused[at] < 0 { // its limit has not said so
+				refused[at] = len(r.out.Refusals)
+				r.refuse(f)
+			}
 		}
 		if why == BudgetSpent {
 			break
@@ -89,12 +91,18 @@ func (r *rounds) shed() {
 	}
 }
 
-// hot is the region that a refusal is about.
-func (r *rounds) hot(at int32, why Why) (id state.RegionID) {
-	if own := r.of(at); why == HotRegionAlone && len(own) > 0 {
-		return r.regions[own[0]].ID
+// refusal is why nothing leaves a member: there is no gain where something may be moved.
+func (r *rounds) refusal(at int32, why Why) Refusal {
+	f, own := Refusal{Member: r.f.seats[at].ID, Why: why}, r.of(at)
+	switch {
+	case why == HotRegionAlone && len(own) > 0:
+		f.Region = r.regions[own[0]].ID
+	case why == BudgetSpent && r.round == Limit:
+		f.At = r.nextRound()
+	case why == NoGain && r.ahead(at, 0) == len(own) && slices.ContainsFunc(own, r.rests):
+		f.Why, f.At = Resting, r.out.Budget.nextRested()
 	}
-	return 0
+	return f
 }
 
 // shedOne makes one member a little better. It says why not.
@@ -167,15 +175,15 @@ func (r *rounds) alone(at int32) bool {
 }
 
 // pick chooses what leaves a member: the heaviest that fits what it has too much and the
-// room of the coldest; else the lightest that ends it.
+// room of the coldest, below what is relieved where that matters; else the lightest that ends it.
 func (r *rounds) pick(at int32, excess load.Amount) (region, to int32) {
 	own := r.of(at)
-	r.f.below = true
+	r.f.below = r.f.low != nil
 	rooms := r.rooms(at)
 	tries := tried{rooms: rooms, rules: r.rulesOf(at)}
 	for i := r.ahead(at, r.from(own, min(excess, tries.most()))); i < len(own) && !tries.over(); i = r.ahead(at, i+1) {
 		if region := own[i]; tries.worth(r.rule[region], r.weights[region].High) {
-			if to := r.better(region, at); to >= 0 && r.f.seats[to].High+r.weights[region].High <= r.low(to) {
+			if to := r.better(region, at); to >= 0 && (!r.share || r.f.seats[to].High+r.weights[region].High <= r.low(to)) {
 				r.f.below = false
 				return region, to
 			}
@@ -230,9 +238,9 @@ func (r *rounds) rooms(at int32) (rooms []load.Amount) {
 			if to < 0 {
 				continue
 			}
-			room := r.low(to) - r.f.seats[to].High
-			if !r.share {
-				room = min(room, r.f.room(to))
+			room := r.f.room(to)
+			if r.share {
+				room = r.low(to) - r.f.seats[to].High
 			}
 			most = max(most, room, 0)
 		}
@@ -263,9 +271,11 @@ func (r *rounds) better(region, from int32) int32 {
 }
 
 // lowers reports whether the higher load of two members falls by the gap, as far as the
-// one that gets so much more is concerned.
+// one that gets so much more is concerned. What leaves a member above the load that it can take is no
+// question of that for one that has room of its own.
 func (r *rounds) lowers(from, to int32, more load.Amount) bool {
-	return r.level(to, r.f.seats[to].High+more) <= r.below(from)
+	return r.round == Limit && r.limitOf(to) > 0 ||
+		r.level(to, r.f.seats[to].High+more) <= r.below(from)
 }
 
 // hasRoom reports whether a member can take so much more, or is to have its share all the same.
@@ -345,7 +355,7 @@ func (r *rounds) exchangeOne(region, from int32) Why {
 	r.shift(trail[0], 1)
 	sum, costs, room := w.Low, w.High, r.low(to)
 	if most := r.limitOf(to); most > 0 && !r.share {
-		room = min(room, most)
+		room = min(room, most.Share(r.f.full, 1000))
 	}
 	gains := func() bool {
 		most := was - r.level(from, sum/worth)
@@ -424,17 +434,20 @@ func (r *rounds) limit() (relieves bool) {
 			r.fewer(at)
 		}
 		if over {
+			if r.f.low != nil {
+				r.f.roomBy(nil)
+			}
 			r.f.full = limitTo
 			r.less(at, s.Most.Share(limitUntil, 1000))
-			r.f.full = 1000
+			r.f.full = limitUntil
 		}
 		relieves = relieves || len(r.out.Steps) > n || r.cause == BudgetSpent
-		switch {
-		case r.cause == BudgetSpent:
-			r.refuse(Refusal{Member: s.ID, Why: BudgetSpent, At: r.nextRound()})
-		case r.k.Relative == 0 && (r.cause != NoGain || over && len(r.out.Steps) == n): // else what is shed says so
-			r.refuse(Refusal{Member: s.ID, Why: r.cause})
+		if len(r.out.Steps) == n || r.cause == BudgetSpent || r.k.Relative == 0 && r.cause != NoGain {
+			r.refuse(r.refusal(at, r.cause))
 		}
+	}
+	if r.f.low == nil {
+		r.f.roomBy(r.low)
 	}
 	return relieves
 }

@@ -203,3 +203,15 @@ func TestP55C24RefusalsHaveTheirReason(t *testing.T) {
 		}
 	}
 }
+
+// What rests is no_gain for nobody: it says when that is over.
+func TestWhatRestsIsNotWithoutGain(t *testing.T) {
+	in := having(times(10, 3), times(4, 3))
+	for _, r := range in.Regions[:10] {
+		in.Budget = in.Budget.Failed(r.ID, in.Policy, in.Now)
+	}
+	out := balance.Make(in)
+	if want := []balance.Refusal{{Member: "m1", Why: balance.Resting, At: in.Now.Add(5 * time.Minute)}}; !slices.Equal(out.Refusals, want) || len(out.Steps) > 0 {
+		t.Errorf("%+v is refused, want %+v: %+v", out.Refusals, want, out.Steps)
+	}
+}

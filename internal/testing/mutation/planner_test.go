@@ -292,6 +292,11 @@ var planner = []mutation{
 		[]string{evens},
 	},
 	{
+		32, "room of its own is nothing for who is to have no more for its capacity", "coordinator/placement/balance/shed.go",
+		"	return r.round == Limit && r.limitOf(to) > 0 ||\n		r.level(", "	return r.level(",
+		[]string{evens},
+	},
+	{
 		32, "a move makes the higher load higher", "coordinator/placement/balance/shed.go",
 		"if to < 0 || !r.lowers(from, to, r.weights[region].High) {", "if to < 0 {",
 		[]string{evens},
