@@ -21,8 +21,7 @@ import (
 )
 
 // secureWorld is a coordinator that believes its callers' names. Its root has members
-// m1 and m2, region 1 of m1 and region 2 of m2 in keyspace t, and one of each in
-// the default keyspace.
+// m1 and m2, region 1 of m1 and region 2 of m2 in keyspace t, whose regions are assigned.
 func secureWorld(t testing.TB) *world {
 	t.Helper()
 	w := start(t, func(c *server.Config) {
@@ -52,11 +51,12 @@ func owner(role principal.Role) principal.Principal {
 // asked is a request of a method about what is m1's, or m2's. Regions stay: what is
 // gone is nobody's own.
 func asked(request proto.Message, own bool) proto.Message {
-	name, region, event := "m1", uint64(1), tombstone(1)
+	name, region := "m1", uint64(1)
 	if !own {
-		name, region, event = "m2", 2, tombstone(2)
+		name, region = "m2", 2
 	}
-	event.GetRegionTombstoned().ExpectedEpoch = &rootv1.RegionEpoch{Version: 9, ConfVersion: 9}
+	later := &rootv1.RegionEpoch{Version: 9, ConfVersion: 9}
+	event := &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: region + 10, ExpectedEpoch: later, SplitKey: []byte("c")}}}
 	switch r := request.(type) {
 	case *coordinatorv1.RegisterMemberRequest:
 		r.Member = &rootv1.Member{Id: name, Address: "a:1", Kind: "store", StartNonce: 7}
@@ -69,7 +69,7 @@ func asked(request proto.Message, own bool) proto.Message {
 	case *coordinatorv1.RegionHeartbeatRequest:
 		r.MemberId, r.Incarnation, r.Region = name, 1, &rootv1.Region{Id: region}
 	case *coordinatorv1.RemoveRegionRequest:
-		r.RegionId, r.ExpectedEpoch = region, event.GetRegionTombstoned().ExpectedEpoch
+		r.RegionId, r.ExpectedEpoch = region, later
 	case *coordinatorv1.PublishRootEventRequest:
 		r.Event = event
 	case *coordinatorv1.PublishRootEventsRequest:
@@ -98,6 +98,7 @@ func tombstone(id uint64) *rootv1.Event {
 func TestEveryCallByEveryRole(t *testing.T) {
 	for _, role := range principal.Roles {
 		w, p := secureWorld(t), owner(role)
+		w.must(t, publish(11, 1, "", "m", 1, "m1"), publish(12, 1, "m", "", 1, "m2")) // which they report
 		methods := impersonate.Methods(t, within(t), w.as(t, impersonate.Named(principal.Operator, "op")))
 		if len(methods) < 40 {
 			t.Fatalf("reflection shows %d calls", len(methods))
@@ -449,6 +450,9 @@ func TestChangesNameTheirCaller(t *testing.T) {
 // that may are judged, the others rejected, each by itself.
 func TestRefusedCommandCostsItsNeighboursNothing(t *testing.T) {
 	w := secureWorld(t)
+	w.must(t, publish(11, 1, "", "m", 1, "m1"), publish(12, 1, "m", "", 1, "m2"))
+	given := publish(11, 1, "", "m", 1, "m2")
+	given.GetRegionPublished().Region.Epoch.ConfVersion = 2
 	c := coordinatorv1.NewCoordinatorClient(w.as(t, owner(principal.Member)))
 	stream, err := c.PublishStream(within(t))
 	if err != nil {
@@ -456,8 +460,8 @@ func TestRefusedCommandCostsItsNeighboursNothing(t *testing.T) {
 	}
 	for range 2 {
 		err := stream.Send(&coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{
-			{Events: []*rootv1.Event{tombstone(2)}},
-			{Events: []*rootv1.Event{tombstone(1)}, Identity: &rootv1.CommandIdentity{Origin: 7, Sequence: 1}}, // the second time it is gone
+			{Events: []*rootv1.Event{publish(12, 1, "m", "", 9, "m1")}},
+			{Events: []*rootv1.Event{given}, Identity: &rootv1.CommandIdentity{Origin: 7, Sequence: 1}}, // the second time it is m2's
 			{Events: []*rootv1.Event{create("k", state.DefaultSettings())}},
 		}})
 		if err != nil {
@@ -476,8 +480,8 @@ func TestRefusedCommandCostsItsNeighboursNothing(t *testing.T) {
 			t.Fatalf("got %v (%v)", got, answer)
 		}
 	}
-	if w.root.state.Region(1) != nil || w.root.state.Region(2) == nil {
-		t.Error("the wrong region is gone")
+	if w.root.state.Region(11).Owners[0].Member != "m2" || w.root.state.Region(12).Epoch.Version != 1 {
+		t.Error("the wrong region was given away")
 	}
 }
 
@@ -486,20 +490,20 @@ func TestRefusedCommandCostsItsNeighboursNothing(t *testing.T) {
 func TestRepetitionOfWhatIsNoLongerAllowed(t *testing.T) {
 	w := secureWorld(t)
 	c := coordinatorv1.NewCoordinatorClient(w.as(t, owner(principal.Member)))
-	request := &coordinatorv1.PublishRootEventRequest{Event: tombstone(1), Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: 1, KnownIndex: w.root.token().Index}}
+	request := &coordinatorv1.RemoveRegionRequest{RegionId: 1, Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: 1, KnownIndex: w.root.token().Index}}
 	for range 2 {
-		if _, err := c.PublishRootEvent(within(t), request); err != nil {
+		if _, err := c.RemoveRegion(within(t), request); err != nil {
 			t.Fatal(err)
 		}
 		w.catchUp(t)
 	}
 	again := proto.CloneOf(request)
 	again.Identity.Sequence = 2
-	_, err := c.PublishRootEvent(within(t), again)
+	_, err := c.RemoveRegion(within(t), again)
 	refused(t, err, rootv1.Reason_REASON_PERMISSION_DENIED)
 	// A number that claims to be new is judged as new.
 	again.Identity.Sequence, again.Identity.KnownIndex = 1, w.root.token().Index
-	_, err = c.PublishRootEvent(within(t), again)
+	_, err = c.RemoveRegion(within(t), again)
 	refused(t, err, rootv1.Reason_REASON_PERMISSION_DENIED)
 }
 

@@ -14,6 +14,12 @@ import (
 // TestWhatIsNotThereIsNobodys: a change of it is refused before the root is asked.
 func TestWhatIsNotThereIsNobodys(t *testing.T) {
 	w := secureWorld(t)
+	w.must(t, publish(11, 1, "", "m", 1, "m1")) // in the default keyspace, whose members report
+	given := func(conf uint64, to string) *rootv1.Event {
+		e := publish(11, 1, "", "m", 1, to)
+		e.GetRegionPublished().Region.Epoch.ConfVersion = conf
+		return e
+	}
 	const behind = "what an event before it makes" // that is for the root to judge, in its turn
 	for _, p := range []principal.Principal{impersonate.Named(principal.Client, "eve"), impersonate.Named(principal.Member, "m1")} {
 		c := coordinatorv1.NewCoordinatorClient(w.as(t, p))
@@ -28,7 +34,7 @@ func TestWhatIsNotThereIsNobodys(t *testing.T) {
 			},
 			behind: func() error {
 				answer, err := c.PublishRootEvents(within(t), &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{{Events: []*rootv1.Event{
-					tombstone(1), publish(1, w.root.state.Region(2).Proto().GetKeyspaceId(), "", "m", 9, "m1"), tombstone(9),
+					given(2, "m2"), given(3, "m1"),
 				}}}})
 				if err == nil && answer.GetResults()[0].GetError() != nil {
 					err = &reason.Error{Detail: answer.GetResults()[0].GetError()}
@@ -39,7 +45,7 @@ func TestWhatIsNotThereIsNobodys(t *testing.T) {
 			hash, asks := w.rootHash()
 			err := call()
 			after, again := w.rootHash()
-			if reason.Of(err) != rootv1.Reason_REASON_PERMISSION_DENIED || what != behind && (after != hash || again != asks) || w.root.state.Region(1) == nil {
+			if reason.Of(err) != rootv1.Reason_REASON_PERMISSION_DENIED || what != behind && (after != hash || again != asks) || w.root.state.Region(11).Owners[0].Member != "m1" {
 				t.Errorf("%v changes %s that is not there; the root was asked %d times: %v", p, what, again-asks, err)
 			}
 		}

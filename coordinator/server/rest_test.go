@@ -166,6 +166,7 @@ func TestEveryCallByEveryRoleOverHTTP(t *testing.T) {
 	for _, role := range principal.Roles {
 		w, p := start(t, func(c *server.Config) { c.Access = access.New() }), owner(role)
 		w.populate(t)
+		w.must(t, publish(11, 1, "", "m", 1, "m1"), publish(12, 1, "m", "", 1, "m2")) // which they report
 		h := w.rest(t, by(p), func(c *rest.Config) { c.Secure = true })
 		for _, c := range documented(t) {
 			for _, own := range []bool{false, true} {

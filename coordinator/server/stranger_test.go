@@ -541,10 +541,11 @@ func TestAStrangerReadsNothingOverREST(t *testing.T) {
 // A command that is sent again is answered with what there is now: who has lost its grant since is
 // told that it was done, and nothing of the keyspace.
 func TestARepetitionShowsNothingOfAClosedKeyspace(t *testing.T) {
-	w := secureWorld(t)
-	a, m1 := coordinatorv1.NewCoordinatorClient(w.as(t, impersonate.Named(principal.Client, "a"))), coordinatorv1.NewCoordinatorClient(w.as(t, impersonate.Named(principal.Member, "m1")))
+	w, ks, m1 := closedToMembers(t)
+	a := coordinatorv1.NewCoordinatorClient(w.as(t, impersonate.Named(principal.Client, "a")))
 	w.grant(t, "client/a", "t", rootv1.Verb_VERB_ADMIN)
-	w.grant(t, "member/m1", "t", rootv1.Verb_VERB_HOST)
+	w.grant(t, "client/b", "t", rootv1.Verb_VERB_READ)
+	w.grant(t, "member/m1", "r", rootv1.Verb_VERB_HOST)
 	w.catchUp(t)
 	settings := state.DefaultSettings()
 	settings.Policy = &rootv1.Policy{Strategy: rootv1.Strategy_STRATEGY_HOOK, HookUrl: "http://secret.example/place"}
@@ -555,7 +556,7 @@ func TestARepetitionShowsNothingOfAClosedKeyspace(t *testing.T) {
 	}
 	split := func() (proto.Message, error) {
 		return m1.PublishRootEvent(within(t), &coordinatorv1.PublishRootEventRequest{
-			Event:    &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: 1, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, SplitKey: []byte("a-secret"), RightRegionId: 31}}},
+			Event:    &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: 21, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, SplitKey: []byte("a-secret"), RightRegionId: 31}}},
 			Identity: &rootv1.CommandIdentity{Origin: 72, Sequence: 1},
 		})
 	}
@@ -568,13 +569,13 @@ func TestARepetitionShowsNothingOfAClosedKeyspace(t *testing.T) {
 			}
 		}
 	}
-	for _, who := range []string{"client/a", "member/m1"} {
-		w.must(t, &rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: who, Keyspace: "t"}}})
+	for who, keyspace := range map[string]string{"client/a": "t", "member/m1": "r"} {
+		w.must(t, &rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: who, Keyspace: keyspace}}})
 	}
-	w.grant(t, "member/m2", "t", rootv1.Verb_VERB_HOST)
-	w.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{
-		Assignments: []*rootv1.Assignment{{RegionId: 1, Owners: []*rootv1.Owner{{MemberId: "m2"}}, AtOnce: true}},
-	}}})
+	w.grant(t, "member/m2", "r", rootv1.Verb_VERB_HOST)
+	moved := publish(21, ks, "", "m", 1, "m2")
+	moved.GetRegionPublished().Region.Epoch.ConfVersion = 2
+	w.must(t, moved)
 	for name, send := range map[string]func() (proto.Message, error){"UpdateKeyspace": update, "PublishRootEvent": split} {
 		r, err := send()
 		if err != nil || shown.MatchString(prototext.Format(r)) {

@@ -121,10 +121,14 @@ func (k known) event(p principal.Principal, r rules, what string, e *rootv1.Even
 		if k.owns(p.Name, e) && (p.Role != principal.Member || k.HostsAll(p.Name, e)) {
 			return nil
 		}
-		if e.GetRegionPublished() != nil {
-			return denied("%v may not %s %s: it is not about a region of its own, nor about a new one with expected_epoch {0, 0}", p, what, kindName(e))
+		about := "what is its own"
+		switch e.GetKind().(type) {
+		case *rootv1.Event_RegionPublished:
+			about = "a region of its own that members report, nor about a new one with expected_epoch {0, 0}"
+		case *rootv1.Event_SplitPlanned, *rootv1.Event_MergePlanned, *rootv1.Event_TransitionCompleted:
+			about = "a split or a merge of regions of its own that members report"
 		}
-		return denied("%v may not %s %s: it is not about what is its own", p, what, kindName(e))
+		return denied("%v may not %s %s: it is not about %s", p, what, kindName(e), about)
 	case Granted:
 		hidden := func() error {
 			if e.GetKeyspaceCreated() != nil {
@@ -147,7 +151,11 @@ func (k known) event(p principal.Principal, r rules, what string, e *rootv1.Even
 		}
 		return nil
 	default:
-		return denied("%v may not %s %s: %s", p, what, kindName(e), whoMay(r))
+		instead := ""
+		if p.Role == principal.Member && state.InTurn(p.Role.String(), e) {
+			instead = "; a member reports on its stream what it has let go of and is ready for, and removes a region by RemoveRegion"
+		}
+		return denied("%v may not %s %s: %s%s", p, what, kindName(e), whoMay(r), instead)
 	}
 }
 

@@ -182,29 +182,34 @@ var kinds = byNumber(map[protoreflect.Name]kind{
 	"member_joined":        {nobody, row(No, No, Own, No, Allowed)},
 	"member_state_changed": {operators, row(No, Allowed, Own, No, Allowed)},
 
-	"keyspace_created": {keyspaces, keyspaces},
-	"keyspace_updated": {keyspaces, keyspaces},
-	"keyspace_deleted": {keyspaces, keyspaces},
+	"keyspace_created": {granted, granted},
+	"keyspace_updated": {granted, granted},
+	"keyspace_deleted": {granted, granted},
 
-	"region_bootstrapped":  {regions, planned},
-	"region_published":     {regions, planned},
-	"region_tombstoned":    {regions, planned},
-	"regions_assigned":     {regions, planned},
-	"peer_change_planned":  {regions, planned},
-	"split_planned":        {regions, planned},
-	"merge_planned":        {regions, planned},
-	"move_planned":         {regions, planned},
-	"move_ready":           {regions, planned},
-	"transition_completed": {regions, planned},
-	"transition_cancelled": {regions, planned},
+	// What members that report their regions say has become of them; see state.Owns.
+	"region_published":     {reported, owned},
+	"split_planned":        {reported, owned},
+	"merge_planned":        {reported, owned},
+	"transition_completed": {reported, owned}, // of a split or a merge
+	"region_tombstoned":    {granted, owned},  // by RemoveRegion
+
+	// Members of regions that are assigned report what they have let go of and are ready
+	// for, and the holder of the Tenure makes of that what is rooted.
+	"region_bootstrapped":  {granted, planned},
+	"regions_assigned":     {granted, planned},
+	"peer_change_planned":  {granted, planned},
+	"move_planned":         {granted, planned},
+	"move_ready":           {granted, planned},
+	"transition_cancelled": {granted, planned},
 })
 
 var (
 	nobody    = row(No, No, No, No, No)
 	operators = row(No, No, No, No, Allowed)
-	keyspaces = row(No, No, No, Granted, Allowed)
-	regions   = row(No, No, Own, Granted, Allowed)
-	planned   = row(No, Allowed, Own, Granted, Allowed)
+	granted   = row(No, No, No, Granted, Allowed)
+	reported  = row(No, No, Own, Granted, Allowed)
+	owned     = row(No, Allowed, Own, Granted, Allowed)
+	planned   = row(No, Allowed, No, Granted, Allowed)
 )
 
 // byNumber finds the kinds' numbers. A name that is no kind's stands for none.

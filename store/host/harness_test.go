@@ -92,8 +92,19 @@ func (w *world) apply(events ...*rootv1.Event) *rootv1.EventResult {
 	return result.GetEvents()[len(events)-1]
 }
 
+// asker is the root for one store, which is known by its certificate.
+type asker struct {
+	w    *world
+	self rooted.MemberID
+}
+
 // Publish implements host.Root.
-func (w *world) Publish(_ context.Context, cmd *rootv1.Command) (*rootv1.CommandResult, error) {
+func (a asker) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.CommandResult, error) {
+	cmd.Actor = "member/" + string(a.self)
+	return a.w.publish(ctx, cmd)
+}
+
+func (w *world) publish(_ context.Context, cmd *rootv1.Command) (*rootv1.CommandResult, error) {
 	w.mu.Lock()
 	away, mute := w.away, w.mute
 	w.mu.Unlock()
@@ -153,7 +164,7 @@ func (n *node) start() {
 	if n.disk, err = local.Open(n.dir, n.id); err != nil {
 		n.w.t.Fatal(err)
 	}
-	if n.host, err = host.Open(host.Config{Self: n.self, Disk: n.disk, Root: n.w, Peers: n.w}); err != nil {
+	if n.host, err = host.Open(host.Config{Self: n.self, Disk: n.disk, Root: asker{n.w, n.self}, Peers: n.w}); err != nil {
 		n.w.t.Fatal(err)
 	}
 	n.host.Serve()

@@ -212,7 +212,7 @@ func refusing(t *testing.T, w *world) *host.Host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { disk.Close() })
-	h, err := host.Open(host.Config{Self: "store-2", Disk: disk, Root: w, Peers: w})
+	h, err := host.Open(host.Config{Self: "store-2", Disk: disk, Root: asker{w, "store-2"}, Peers: w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -549,7 +549,7 @@ func TestOnlyARegisteredProcessServes(t *testing.T) {
 	if one.disk, err = local.Open(one.dir, one.id); err != nil {
 		t.Fatal(err)
 	}
-	if one.host, err = host.Open(host.Config{Self: one.self, Disk: one.disk, Root: w, Peers: w}); err != nil {
+	if one.host, err = host.Open(host.Config{Self: one.self, Disk: one.disk, Root: asker{w, one.self}, Peers: w}); err != nil {
 		t.Fatal(err)
 	}
 	refused("it has not registered", rootv1.Reason_REASON_RANGE_CHANGE_PENDING)

@@ -12,15 +12,15 @@ import (
 type Things struct {
 	// ID is a coordinator's or member's.
 	ID string
-	// Region is what the member of that id owns, in keyspace "t"; Change a planned
-	// change of it, Move one that brings the member another region.
-	Region       uint64
-	Change, Move string
-	Keyspace     uint32
+	// Region is what the member of that id owns, and reports, in keyspace "t"; Change a
+	// planned change of it.
+	Region   uint64
+	Change   string
+	Keyspace uint32
 }
 
-// Rooted roots members m1, m2 and m3 with a region each, in keyspace "t", and what is
-// planned of them. apply judges one event, which has to apply. It returns what is
+// Rooted roots members m1, m2 and m3, which report a region each, in keyspace "t", and what
+// is planned of them. apply judges one event, which has to apply. It returns what is
 // m1's, and what is others'.
 func Rooted(t testing.TB, apply func(*rootv1.Event) *rootv1.EventResult) (own, foreign Things) {
 	t.Helper()
@@ -30,24 +30,25 @@ func Rooted(t testing.TB, apply func(*rootv1.Event) *rootv1.EventResult) (own, f
 			Member: &rootv1.Member{Id: id, Address: id + ":1", Kind: "store", StartNonce: 5},
 		}}})
 	}
+	settings := state.DefaultSettings()
+	settings.Placement = rootv1.Placement_PLACEMENT_REPORTED
 	keyspace := apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{
-		Name: "t", Settings: state.DefaultSettings(),
+		Name: "t", Settings: settings,
 	}}}).GetKeyspace().GetId()
 	bounds := []string{"", "h", "p", ""}
-	var moves []string
+	var changes []string
 	for i, id := range members {
 		region := uint64(i + 1)
 		at := &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}
-		from := &rootv1.Owner{MemberId: id, PeerId: region, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}
+		owner := &rootv1.Owner{MemberId: id, PeerId: region, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}
 		apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
-			Id: region, KeyspaceId: keyspace, StartKey: []byte(bounds[i]), EndKey: []byte(bounds[i+1]), Epoch: at, Owners: []*rootv1.Owner{from},
+			Id: region, KeyspaceId: keyspace, StartKey: []byte(bounds[i]), EndKey: []byte(bounds[i+1]), Epoch: at, Owners: []*rootv1.Owner{owner},
 		}}}})
-		to := &rootv1.Owner{MemberId: members[(i+1)%len(members)], PeerId: region + 10, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}
-		moves = append(moves, apply(&rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
-			RegionId: region, ExpectedEpoch: at, From: from, To: to,
+		changes = append(changes, apply(&rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{
+			RegionId: region, ExpectedEpoch: at, SplitKey: []byte(bounds[i] + "c"), RightRegionId: region + 10,
 		}}}).GetTransition().GetId())
 	}
-	return Things{"m1", 1, moves[0], moves[2], keyspace}, Things{"m2", 2, moves[1], moves[1], keyspace}
+	return Things{"m1", 1, changes[0], keyspace}, Things{"m2", 2, changes[1], keyspace}
 }
 
 // Kinds are all kinds of events.
@@ -111,8 +112,6 @@ func Event(kind protoreflect.FieldDescriptor, about Things) *rootv1.Event {
 		k.SplitPlanned.SplitKey = []byte("b")
 	case *rootv1.Event_MovePlanned:
 		k.MovePlanned.From, k.MovePlanned.To = &rootv1.Owner{MemberId: about.ID, PeerId: 1}, &rootv1.Owner{MemberId: "m3", PeerId: 9}
-	case *rootv1.Event_MoveReady:
-		k.MoveReady.TransitionId = about.Move
 	}
 	return e
 }

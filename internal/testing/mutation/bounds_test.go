@@ -48,8 +48,8 @@ var bounds = []mutation{
 		[]string{assigns},
 	},
 	{
-		16, "who gets a region completes its move", "meta/root/state/permission.go",
-		"		return t.GetFrom().GetMemberId() == name\n", "		return t.GetFrom().GetMemberId() == name || t.GetOwner().GetMemberId() == name\n",
+		16, "who is assigned a region splits and merges it by itself", "meta/root/state/permission.go",
+		"return ownedBy(name, r) && !s.assigns(r)", "return ownedBy(name, r)",
 		[]string{state},
 	},
 	{

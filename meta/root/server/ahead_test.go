@@ -160,28 +160,29 @@ func TestAdminIsNotPublish(t *testing.T) {
 // TestWhatACommandMakesIsItsOwn: an event behind others is judged by what they make, when
 // it applies, and not before by what is not there yet.
 func TestWhatACommandMakesIsItsOwn(t *testing.T) {
-	split := []*rootv1.Event{
-		{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: 1, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, SplitKey: []byte("g"), RightRegionId: 3}}},
-		{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: "split-1-1.1", SetFrontier: true}}},
-		tombstoned(3),
+	at := &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}
+	planned := func(id uint64) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: id, ExpectedEpoch: at, SplitKey: []byte("g"), RightRegionId: 30}}}
 	}
 	drop := &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{Name: "t"}}}
 	for actor, c := range map[string]struct {
 		want   rootv1.Outcome
 		others *rootv1.Event
 	}{
-		"member/m1":    {rootv1.Outcome_OUTCOME_APPLIED, tombstoned(2)},
+		"member/m1":    {rootv1.Outcome_OUTCOME_APPLIED, planned(12)},
 		"client/eve":   {rootv1.Outcome_OUTCOME_APPLIED, drop},
-		"member/m2":    {rootv1.Outcome_OUTCOME_REJECTED, tombstoned(1)},
+		"member/m2":    {rootv1.Outcome_OUTCOME_REJECTED, planned(11)},
 		"client/other": {rootv1.Outcome_OUTCOME_REJECTED, drop},
 	} {
-		split := split
+		split := []*rootv1.Event{planned(11), {Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: "split-11-1.1"}}}}
 		if strings.HasPrefix(actor, "client/") { // which completes nothing that an owner gives away
-			split = []*rootv1.Event{split[0], {Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: "split-1-1.1"}}}}
+			split = []*rootv1.Event{planned(1), {Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: "split-1-1.1"}}}}
 		}
 		r, s := secure(t)
+		now := r.reported()
+		r.apply([]*rootv1.Command{{Events: []*rootv1.Event{published(now, 11, "", "m", "m1"), published(now, 12, "m", "", "m2")}}})
 		for who, verb := range map[string]rootv1.Verb{"client/eve": rootv1.Verb_VERB_PUBLISH, "member/*": rootv1.Verb_VERB_HOST} {
-			grant := &rootv1.Grant{Principal: who, Keyspace: "t", Verbs: []rootv1.Verb{verb}}
+			grant := &rootv1.Grant{Principal: who, Keyspace: "*", Verbs: []rootv1.Verb{verb}}
 			r.apply([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: grant}}}}}})
 		}
 		if got := s.proposed(&rootv1.Command{Events: split, Actor: actor}); got.GetOutcome() != c.want {

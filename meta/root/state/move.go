@@ -50,10 +50,8 @@ func (t *turn) move(k *keyspace, region *Region, p *rootv1.Transition, e *rootv1
 	if d != nil {
 		return d
 	}
-	if t.actor != roleMember+"/"+string(from.Member) { // it gives the region away itself
-		if d := t.mayGive(k, region, nil, next); d != nil {
-			return d
-		}
+	if d := t.mayGive(k, region, nil, next); d != nil {
+		return d
 	}
 	if e.GetSetFrontier() {
 		next.Frontier = string(e.GetFrontier())

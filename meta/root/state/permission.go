@@ -68,61 +68,41 @@ func changesRegions(e *rootv1.Event) bool {
 	return false
 }
 
-// Owns says whether an event about regions or their changes is about what is a member's own. Of regions that
-// are assigned, and have several owners, none is one owner's alone: it gives its own share away, and no more.
+// Owns says whether a member may ask for an event about regions, by what it owns. Where members report
+// their regions each speaks for all of their owners: it says what has become of them, how they are split and
+// merged, and who owns them then. Where regions are assigned a member removes one that is its alone, and no
+// more: what it has let go of, and what it is ready for, it reports, and the holder of the Tenure goes on from that.
 func (s *State) Owns(name string, e *rootv1.Event) bool {
 	switch e := e.GetKind().(type) {
-	case *rootv1.Event_RegionBootstrapped:
-		return s.ownsDescribed(name, e.RegionBootstrapped.GetRegion(), true)
 	case *rootv1.Event_RegionPublished:
-		expected := e.RegionPublished.GetExpectedEpoch()
-		return s.ownsDescribed(name, e.RegionPublished.GetRegion(), expected != nil && EpochFromProto(expected) == Epoch{})
+		return s.ownsDescribed(name, e.RegionPublished)
 	case *rootv1.Event_RegionTombstoned:
-		return s.ownsAlone(name, e.RegionTombstoned.GetRegionId())
-	case *rootv1.Event_RegionsAssigned:
-		for _, a := range e.RegionsAssigned.GetAssignments() {
-			if !s.ownsAlone(name, a.GetRegionId()) {
-				return false
-			}
-		}
-		return len(e.RegionsAssigned.GetAssignments()) > 0
-	case *rootv1.Event_PeerChangePlanned:
-		c := e.PeerChangePlanned
-		if c.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER && c.GetOwner().GetMemberId() == name {
-			return s.ownsRegion(name, c.GetRegionId())
-		}
-		return s.ownsAlone(name, c.GetRegionId())
+		r := s.Region(RegionID(e.RegionTombstoned.GetRegionId()))
+		return ownedBy(name, r) && (len(r.Owners) == 1 || !s.assigns(r))
 	case *rootv1.Event_SplitPlanned:
-		return s.ownsAlone(name, e.SplitPlanned.GetRegionId())
+		return s.speaksFor(name, e.SplitPlanned.GetRegionId())
 	case *rootv1.Event_MergePlanned:
-		return s.ownsAlone(name, e.MergePlanned.GetLeftRegionId()) && s.ownsAlone(name, e.MergePlanned.GetRightRegionId())
-	case *rootv1.Event_MovePlanned:
-		return e.MovePlanned.GetFrom().GetMemberId() == name && s.ownsRegion(name, e.MovePlanned.GetRegionId())
-	case *rootv1.Event_MoveReady:
-		return s.movesTo(name, e.MoveReady.GetTransitionId())
+		return s.speaksFor(name, e.MergePlanned.GetLeftRegionId()) && s.speaksFor(name, e.MergePlanned.GetRightRegionId())
 	case *rootv1.Event_TransitionCompleted:
-		return s.givesAway(name, e.TransitionCompleted.GetTransitionId())
-	case *rootv1.Event_TransitionCancelled:
-		return s.ownsTransition(name, e.TransitionCancelled.GetTransitionId())
+		switch p := s.Transition(e.TransitionCompleted.GetTransitionId()); p.GetKind() {
+		case kindSplit:
+			return s.speaksFor(name, p.GetRegionId())
+		case kindMerge:
+			return s.speaksFor(name, p.GetRegionId()) && s.speaksFor(name, p.GetRightRegionId())
+		}
 	}
 	return false
 }
 
-// ownsRegion says whether a member owns a region.
-func (s *State) ownsRegion(name string, id uint64) bool {
-	r := s.Region(RegionID(id))
-	if r == nil {
-		return false
-	}
-	_, owns := r.Owner(MemberID(name))
-	return owns
+// ownedBy says whether a region, if there is one, has a member for an owner.
+func ownedBy(name string, r *Region) bool {
+	return r != nil && r.ownerAt(MemberID(name)) >= 0
 }
 
-// ownsAlone says whether a member owns a region, and by itself where regions are assigned: members that
-// report their regions speak for all of their owners.
-func (s *State) ownsAlone(name string, id uint64) bool {
+// speaksFor says whether a member owns a region that its members report.
+func (s *State) speaksFor(name string, id uint64) bool {
 	r := s.Region(RegionID(id))
-	return r != nil && s.ownsRegion(name, id) && (len(r.Owners) == 1 || !s.assigns(r))
+	return ownedBy(name, r) && !s.assigns(r)
 }
 
 // assigns says whether a region is of a keyspace whose regions are assigned.
@@ -130,45 +110,19 @@ func (s *State) assigns(r *Region) bool {
 	return s.Keyspace(r.Keyspace).GetSettings().GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED
 }
 
-// ownsDescribed says whether a member may publish a descriptor: of a region that
-// it owns, or of a new one that it is an owner of, where members report theirs. asNew
-// says that it is refused when somebody else's region has come to be there.
-func (s *State) ownsDescribed(name string, p *rootv1.Region, asNew bool) bool {
-	id := p.GetId()
-	if id != 0 && s.Region(RegionID(id)) != nil {
-		return s.ownsAlone(name, id)
+// ownsDescribed says whether a member may publish a descriptor: of a region that it speaks for, which takes
+// in no keys but of one that it speaks for, too; or of a new one that it is an owner of, where members report
+// theirs, and which is refused when somebody else's region has come to be there.
+func (s *State) ownsDescribed(name string, e *rootv1.RegionPublished) bool {
+	p := e.GetRegion()
+	if r := s.Region(RegionID(p.GetId())); r != nil {
+		taken := s.takenIn(r, RegionFromProto(p))
+		return s.speaksFor(name, p.GetId()) && (taken == nil || s.speaksFor(name, uint64(taken.ID)))
 	}
 	keyspace := s.Keyspace(KeyspaceID(p.GetKeyspaceId()))
-	return keyspace != nil && keyspace.GetSettings().GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED &&
-		(asNew || id == 0) && slices.ContainsFunc(p.GetOwners(), func(o *rootv1.Owner) bool { return o.GetMemberId() == name })
-}
-
-// movesTo says whether a move goes to a member.
-func (s *State) movesTo(name, transition string) bool {
-	t := s.Transition(transition)
-	return t != nil && t.GetOwner().GetMemberId() == name
-}
-
-// givesAway says whether a member gives away what a transition takes: its region, its share of one, or a
-// part of its keys. Who gets it says that it is ready, and not how far the other one got.
-func (s *State) givesAway(name, transition string) bool {
-	t := s.Transition(transition)
-	if r := s.Region(RegionID(t.GetRegionId())); r != nil && !s.assigns(r) {
-		return s.ownsTransition(name, transition) // members that report their regions agree among themselves
-	}
-	switch t.GetKind() {
-	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
-		return t.GetFrom().GetMemberId() == name
-	case rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER:
-		return t.GetOwner().GetMemberId() == name || s.ownsAlone(name, t.GetRegionId())
-	case rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER:
-		return t.GetOwner().GetMemberId() != name && s.ownsAlone(name, t.GetRegionId())
-	case rootv1.TransitionKind_TRANSITION_KIND_SPLIT:
-		return s.ownsAlone(name, t.GetRegionId())
-	case rootv1.TransitionKind_TRANSITION_KIND_MERGE:
-		return s.ownsAlone(name, t.GetRegionId()) && s.ownsAlone(name, t.GetRightRegionId())
-	}
-	return false
+	asNew := p.GetId() == 0 || e.GetExpectedEpoch() != nil && EpochFromProto(e.GetExpectedEpoch()) == Epoch{}
+	return keyspace != nil && keyspace.GetSettings().GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED && asNew &&
+		slices.ContainsFunc(p.GetOwners(), func(o *rootv1.Owner) bool { return o.GetMemberId() == name })
 }
 
 // givenAway says whether an event takes an assigned region from an owner that acts for it, or says how far
@@ -192,13 +146,6 @@ func (s *State) givenAway(e *rootv1.Event) bool {
 		return len(r.GetFrontier()) > 0 && acts(r.GetId()) && string(r.GetFrontier()) != s.Region(RegionID(r.GetId())).Frontier
 	}
 	return false
-}
-
-// ownsTransition says whether a member owns the region that changes, or its share
-// is what changes.
-func (s *State) ownsTransition(name, transition string) bool {
-	t := s.Transition(transition)
-	return t != nil && (t.GetOwner().GetMemberId() == name || t.GetFrom().GetMemberId() == name || s.ownsRegion(name, t.GetRegionId()))
 }
 
 // KeyspacesOf are the names of the keyspaces that an event changes; empty names

@@ -3,6 +3,7 @@ package state_test
 import (
 	"testing"
 
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -67,6 +68,67 @@ func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
 			}
 			m.checkHash()
 		})
+	}
+}
+
+// TestWhatMembersAskForOfRegions: owners that report their regions say what has become of them, and how they are
+// split and merged; who is assigned a region removes it. Any other step is the planner's, a client's by a
+// grant, or an operator's.
+func TestWhatMembersAskForOfRegions(t *testing.T) {
+	const neither, reported, both = 0, 1, 2
+	at := &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}
+	owner := func(id string) *rootv1.Owner {
+		return &rootv1.Owner{MemberId: id, PeerId: 1, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}
+	}
+	region := func(id uint64, start, end string, version uint64) *rootv1.Region {
+		return &rootv1.Region{Id: id, KeyspaceId: 2, StartKey: []byte(start), EndKey: []byte(end), Epoch: &rootv1.RegionEpoch{Version: version, ConfVersion: 1}, Owners: []*rootv1.Owner{owner("m1")}}
+	}
+	further := region(1, "a", "g", 2)
+	further.Frontier = []byte("f")
+	cut := func(id uint64, key string, right uint64) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: id, ExpectedEpoch: at, SplitKey: []byte(key), RightRegionId: right}}}
+	}
+	const pending = "split-3-1.1"
+	for name, c := range map[string]struct {
+		event *rootv1.Event
+		where int
+	}{
+		"region_bootstrapped": {&rootv1.Event{Kind: &rootv1.Event_RegionBootstrapped{RegionBootstrapped: &rootv1.RegionBootstrapped{Region: further}}}, neither},
+		"region_published":    {&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: further}}}, reported},
+		"region_tombstoned":   {&rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 1}}}, both},
+		"regions_assigned": {&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{
+			Assignments: []*rootv1.Assignment{{RegionId: 1, Owners: []*rootv1.Owner{owner("m2")}, AtOnce: true}},
+		}}}, neither},
+		"peer_change_planned": {&rootv1.Event{Kind: &rootv1.Event_PeerChangePlanned{PeerChangePlanned: &rootv1.PeerChangePlanned{
+			RegionId: 1, ExpectedEpoch: at, Kind: rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER, Owner: owner("m2"),
+		}}}, neither},
+		"split_planned": {cut(1, "c", 91), reported},
+		"merge_planned": {&rootv1.Event{Kind: &rootv1.Event_MergePlanned{MergePlanned: &rootv1.MergePlanned{
+			LeftRegionId: 1, LeftExpectedEpoch: at, RightRegionId: 2, RightExpectedEpoch: at,
+		}}}, reported},
+		"move_planned":         {&rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{RegionId: 1, ExpectedEpoch: at, From: owner("m1"), To: owner("m2")}}}, neither},
+		"move_ready":           {&rootv1.Event{Kind: &rootv1.Event_MoveReady{MoveReady: &rootv1.MoveReady{TransitionId: pending, Incarnation: 1}}}, neither},
+		"transition_completed": {&rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: pending}}}, reported},
+		"transition_cancelled": {&rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: pending}}}, neither},
+	} {
+		for placement, where := range map[rootv1.Placement]int{rootv1.Placement_PLACEMENT_REPORTED: reported, rootv1.Placement_PLACEMENT_ASSIGNED: both} {
+			for actor, owns := range map[string]bool{"member/m1": true, "member/m2": false} {
+				m := bootstrapped(t)
+				settings := state.DefaultSettings()
+				settings.Placement = placement
+				m.must(settingsEvent("k", settings), joinedAs("m1"), joinedAs("m2"))
+				for i, bounds := range []string{"ag", "gm", "mz"} {
+					m.must(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region(uint64(i+1), bounds[:1], bounds[1:], 1)}}})
+				}
+				m.must(cut(3, "p", 90))
+				got := m.apply(&rootv1.Command{Actor: actor, Events: []*rootv1.Event{c.event}})[0]
+				may := owns && c.where >= where
+				if refused := got.Reject.GetReason() == rootv1.Reason_REASON_PERMISSION_DENIED; refused == may || may && got.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+					t.Errorf("%s asks for %s, %v: %v, %v", actor, name, placement, got.Outcome, got.Reject)
+				}
+				m.checkHash()
+			}
+		}
 	}
 }
 

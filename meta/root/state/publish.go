@@ -160,6 +160,11 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	if d := t.owners(k, old.Owners, want.Owners, false); d != nil {
 		return verdict{reject: d}
 	}
+	if taken != nil {
+		if d := t.takersHost(k, want.Owners, taken); d != nil {
+			return verdict{reject: d}
+		}
+	}
 	if d := t.mayLose(k, old, want); d != nil {
 		return verdict{reject: d}
 	}

@@ -196,8 +196,18 @@ func (t *turn) mayMerge(k *keyspace, left *Region, p *rootv1.Transition) *rootv1
 	case k.carried() && !sameOwners(left.Owners, right.Owners):
 		return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "regions %d and %d have different owners: move one of them first", left.ID, right.ID)
 	default:
-		return nil
+		return t.takersHost(k, left.Owners, right)
 	}
+}
+
+// takersHost refuses to give the keys of a region to owners of another one that may own none any more.
+func (t *turn) takersHost(k *keyspace, owners []Owner, taken *Region) *rootv1.ErrorDetail {
+	for _, o := range owners {
+		if taken.ownerAt(o.Member) < 0 && !t.Hosts(o.Member, k.record.GetName()) {
+			return mayNotHost(string(o.Member), k.record.GetName())
+		}
+	}
+	return nil
 }
 
 // planOf is the transition that a step is of. One of a plan that was given up, and made
@@ -404,12 +414,12 @@ func (t *turn) reached(p *rootv1.Transition, old, next *Region) bool {
 
 // takenIn is the right region of a pending merge that next, the left one's new
 // descriptor, takes in; nil when there is none.
-func (t *turn) takenIn(old, next *Region) *Region {
-	p := t.PendingTransition(old.ID)
+func (s *State) takenIn(old, next *Region) *Region {
+	p := s.PendingTransition(old.ID)
 	if p.GetKind() != kindMerge || RegionID(p.GetRegionId()) != old.ID {
 		return nil
 	}
-	right := t.Region(RegionID(p.GetRightRegionId()))
+	right := s.Region(RegionID(p.GetRightRegionId()))
 	if next.Start != old.Start || next.End != right.End {
 		return nil
 	}

@@ -134,16 +134,19 @@ func TestRule5WhatIsNotedBlocksNobodyElse(t *testing.T) {
 	n = m.s.RegionAt(2, "a")
 	r := m.must(&rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{RegionId: id, ExpectedEpoch: n.Epoch.Proto(), From: &rootv1.Owner{MemberId: "a"}, To: &rootv1.Owner{MemberId: "b"}}}})
 	end := &rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: r.Events[0].Transition.GetId(), SetFrontier: true, Frontier: []byte("f")}}}
+	m.must(claimed("c1", 9, 0))
 	for _, c := range []struct {
 		actor string
+		era   uint64
 		want  rootv1.Outcome
 	}{
-		{"", rootv1.Outcome_OUTCOME_REJECTED},
-		{"operator/o", rootv1.Outcome_OUTCOME_REJECTED},
-		{"member/b", rootv1.Outcome_OUTCOME_REJECTED},
-		{"member/a", rootv1.Outcome_OUTCOME_APPLIED}, // it gives the region away itself
+		{"", 0, rootv1.Outcome_OUTCOME_REJECTED},
+		{"operator/o", 0, rootv1.Outcome_OUTCOME_REJECTED},
+		{"member/b", 0, rootv1.Outcome_OUTCOME_REJECTED},
+		{"member/a", 0, rootv1.Outcome_OUTCOME_REJECTED},
+		{"coordinator/c1", 1, rootv1.Outcome_OUTCOME_APPLIED}, // which a told that it has let go
 	} {
-		if got := m.apply(&rootv1.Command{Actor: c.actor, Events: []*rootv1.Event{end}})[0]; got.Outcome != c.want {
+		if got := m.apply(&rootv1.Command{Actor: c.actor, RequireEra: c.era, Events: []*rootv1.Event{end}})[0]; got.Outcome != c.want {
 			t.Fatalf("completed by %q: %v, %v", c.actor, got.Outcome, got.Reject)
 		}
 	}
