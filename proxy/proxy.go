@@ -59,7 +59,7 @@ func New(cfg Config) (*Proxy, error) {
 	p.keyspace = []string{name}
 	p.sockets.all = map[*socket]struct{}{}
 	p.reverse = &httputil.ReverseProxy{
-		Rewrite: p.rewrite, Transport: hop{p}, BufferPool: buffers{}, ModifyResponse: p.answered, ErrorHandler: p.failed,
+		Rewrite: p.rewrite, Transport: hop{p}, BufferPool: buffers{}, FlushInterval: flushWithin, ModifyResponse: p.answered, ErrorHandler: p.failed,
 		ErrorLog: p.cfg.Logger.Named("proxy").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	return p, nil
@@ -78,6 +78,9 @@ func (p *Proxy) Waiting() int { return int(p.holding.Load()) }
 
 // hop is a Proxy as the RoundTripper that finds owners.
 type hop struct{ p *Proxy }
+
+// flushWithin is how long what came of an answer of known length waits for the next bytes before it is passed on.
+const flushWithin = 50 * time.Millisecond
 
 // buffers are what answers are copied with.
 type buffers struct{}

@@ -92,6 +92,42 @@ func TestOneDeadlineForAllTries(t *testing.T) {
 	})
 }
 
+// Half an answer that is not read whole, because nobody could be asked for the rest, passes as it comes, however short it is.
+func TestHalfAnAnswerPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startInMemory(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			rw.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(rw, "hello")
+			_ = http.NewResponseController(rw).Flush()
+			<-r.Context().Done()
+		}))
+		front, by := serveAt(t, w.lan, w.proxy(proxy.Config{Timeout: time.Second}).Lookup()), w.lan.client(t)
+		for method, body := range map[string]io.Reader{
+			http.MethodPut:    io.MultiReader(strings.NewReader("x")), // of no known length: it is passed on as it comes
+			http.MethodDelete: io.MultiReader(strings.NewReader("x")),
+			http.MethodPost:   strings.NewReader("x"),
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			req, err := http.NewRequestWithContext(ctx, method, front.URL, body)
+			must(t, err)
+			req.Header.Set("K", "k")
+			begun := time.Now()
+			resp, err := by.Do(req)
+			if err != nil {
+				t.Errorf("%s: no head after %v: %v", method, time.Since(begun), err)
+				cancel()
+				continue
+			}
+			if err := readFull(resp.Body, "hello"); err != nil || resp.StatusCode != http.StatusOK || time.Since(begun) > 100*time.Millisecond {
+				t.Errorf("%s: %s and %v after %v", method, resp.Status, err, time.Since(begun))
+			}
+			_ = resp.Body.Close()
+			cancel()
+		}
+	})
+}
+
 // Nobody uses a connection that its member may be about to end.
 func TestIdleConnectionsEndBeforeMembersEndThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
