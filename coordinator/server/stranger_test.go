@@ -584,6 +584,36 @@ func TestARepetitionShowsNothingOfAClosedKeyspace(t *testing.T) {
 	}
 }
 
+// A command that is sent again by who may only read by now is answered without the secrets, also those of later.
+func TestARepetitionShowsAReaderNoSecrets(t *testing.T) {
+	w := secureWorld(t)
+	a := coordinatorv1.NewCoordinatorClient(w.as(t, impersonate.Named(principal.Client, "a")))
+	settings := state.DefaultSettings()
+	settings.Policy = &rootv1.Policy{Strategy: rootv1.Strategy_STRATEGY_HOOK, HookUrl: "https://user:secret1@place.example/a"}
+	w.grant(t, "client/a", "t", rootv1.Verb_VERB_ADMIN)
+	w.catchUp(t)
+	shows := func(want int) {
+		t.Helper()
+		r, err := a.UpdateKeyspace(within(t), &coordinatorv1.UpdateKeyspaceRequest{
+			Name: "t", ExpectedVersion: 1, Settings: settings, Identity: &rootv1.CommandIdentity{Origin: 73, Sequence: 1},
+		})
+		text := prototext.Format(r)
+		if err != nil || len(regexp.MustCompile(`secret\d`).FindAllString(text, -1)) != want || !strings.Contains(text, "place.example/a") {
+			t.Errorf("%v, %s, want %d secrets", err, text, want)
+		}
+	}
+	shows(1)
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: "client/a", Keyspace: "t"}}})
+	w.grant(t, "client/a", "t", rootv1.Verb_VERB_READ)
+	next := proto.CloneOf(settings)
+	next.Policy.HookUrl = "https://user:secret2@place.example/a?secret3"
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
+		Name: "t", ExpectedVersion: w.root.state.KeyspaceByName("t").GetVersion(), Settings: next,
+	}}})
+	w.catchUp(t)
+	shows(0)
+}
+
 // A user, a password and a query in the address of a hook are shown to who may change the keyspace, and
 // to no reader, whatever it reads by.
 func TestReadersSeeNoSecretsOfHooks(t *testing.T) {
