@@ -322,6 +322,47 @@ func TestP86KeyspacesAreApart(t *testing.T) {
 	})
 }
 
+// What is held of a keyspace goes with the permission to read it, also for who follows a key, and is what there is then when it is given again.
+func TestResolveThroughTheLossOfAGrant(t *testing.T) {
+	for _, why := range []rootv1.Reason{rootv1.Reason_REASON_PERMISSION_DENIED, absent} {
+		synctest.Test(t, func(t *testing.T) {
+			b, end := start(t, router.Config{})
+			defer end()
+			b.snapshot(region(1, "", "", 2, 1))
+			var last error
+			followed := make(chan struct{})
+			go func() {
+				defer close(followed)
+				_ = b.Follow(t.Context(), []byte("k"), router.Options{}, func(_ router.Target, err error) bool {
+					last = err
+					return err == nil
+				})
+			}()
+			synctest.Wait()
+			b.c.mu.Lock()
+			b.c.gone = why
+			b.c.mu.Unlock()
+			begun := time.Now()
+			b.serveAgain() // a coordinator that has heard of it
+			<-followed
+			if took := time.Since(begun); !errors.Is(last, client.ErrNotFound) || took > 2*time.Second {
+				t.Errorf("%v: who follows the key hears of %v after %v", why, last, took)
+			}
+			if got, err := b.Resolve(t.Context(), []byte("k"), router.Options{}); !errors.Is(err, client.ErrNotFound) {
+				t.Errorf("%v: %+v %v", why, got, err)
+			}
+			b.c.mu.Lock()
+			b.c.gone = there
+			b.c.mu.Unlock()
+			time.Sleep(10 * time.Second)
+			b.snapshot(region(1, "", "", 9, 2))
+			if got, err := b.Resolve(t.Context(), []byte("k"), router.Options{}); err != nil || got.Member != "m2" {
+				t.Errorf("%v: with the grant again: %+v %v", why, got, err)
+			}
+		})
+	}
+}
+
 // Why a keyspace is not followed is said once, and again when that changes or when it was
 // followed meanwhile.
 func TestRunWarnsOnceOfAKeyspaceThatIsNotFollowed(t *testing.T) {

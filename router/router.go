@@ -64,7 +64,7 @@ type cursor struct {
 }
 
 // Run follows the keyspaces until ctx ends, which is no error. One that is not there is
-// waited for, and so is permission. It returns an error that will not go away: the client
+// waited for, and so is permission; nothing is held of it meanwhile. It returns an error that will not go away: the client
 // was closed, or the cluster is another one.
 func (r *Router) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)

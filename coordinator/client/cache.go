@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -100,12 +101,20 @@ func (c *Client) NewCache(cfg CacheConfig) *Cache {
 }
 
 // Run keeps the cache current until ctx ends, which is no error. It returns
-// ErrNotFound when there is no such keyspace, and other errors that will not
-// go away. The cache stays as it was and may be run again, by one caller at a
-// time.
+// ErrNotFound when there is no such keyspace, ErrPermissionDenied when a grant was
+// taken back, and other errors that will not go away. Behind these two the cache is
+// empty until it has a snapshot that is not older; else it stays as it was. It may be run
+// again, by one caller at a time.
 func (k *Cache) Run(ctx context.Context) error {
-	at, _ := k.At()
-	for b, err := range k.c.WatchRegions(ctx, at, In(k.cfg.Keyspace), WithMembers()) {
+	opts := []ReadOption{In(k.cfg.Keyspace), WithMembers()}
+	at, complete := k.At()
+	if !complete && at != (Position{}) { // it was emptied
+		opts, at = append(opts, AtLeast(at.Token)), Position{}
+	}
+	for b, err := range k.c.WatchRegions(ctx, at, opts...) {
+		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrPermissionDenied) {
+			k.forget()
+		}
 		if err != nil {
 			return ended(ctx, err)
 		}
@@ -123,10 +132,30 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
+// forget drops what the cache has of a keyspace that is not there for this process any more.
+func (k *Cache) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if t := k.table.Load(); t.complete {
+		k.empty()
+		k.show(&table{at: t.at})
+	}
+}
+
+// empty lets go of all regions, before a table without them is shown.
+func (k *Cache) empty() {
+	k.waits.everything()
+	for id := range k.byID {
+		k.answers.forget(id)
+		k.set(id, nil)
+	}
+}
+
 // Ready is closed when the cache has been complete for the first time.
 func (k *Cache) Ready() <-chan struct{} { return k.ready }
 
-// At returns the position that the cache reflects; false before Ready.
+// At returns the position that the cache reflects; false: it has no regions, because none came yet, or because there is no such keyspace
+// for this process any more.
 func (k *Cache) At() (Position, bool) {
 	t := k.table.Load()
 	return t.at, t.complete
@@ -422,12 +451,8 @@ func (k *Cache) renamed(t *table, n *changeset) *table {
 			continue
 		}
 		if c.removed || id != t.keyspace {
-			k.waits.everything()
+			k.empty()
 			t = &table{at: t.at, level: t.level, complete: t.complete}
-			for id := range k.byID {
-				k.answers.forget(id)
-				k.set(id, nil)
-			}
 		}
 		if !c.removed {
 			described := *t

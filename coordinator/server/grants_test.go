@@ -52,6 +52,46 @@ func TestProxiesAskWhatTheirCallersMay(t *testing.T) {
 	}
 }
 
+// Who may not read a keyspace any more holds no routes of it, and holds them again when it may.
+func TestRoutesGoWithTheGrant(t *testing.T) {
+	w := secureWorld(t)
+	for _, who := range []string{"client/a", "client/b"} { // whose grant keeps the keyspace closed
+		w.grant(t, who, "t", rootv1.Verb_VERB_READ)
+	}
+	routes := w.caller(t, impersonate.Client(impersonate.Named(principal.Client, "a"))).NewCache(client.CacheConfig{Keyspace: "t"})
+	run := func() <-chan error {
+		ended := make(chan error, 1)
+		go func() { ended <- routes.Run(within(t)) }()
+		return ended
+	}
+	ended := run()
+	<-routes.Ready()
+	if _, ok := routes.Lookup([]byte("a")); !ok || routes.Len() != 2 {
+		t.Fatalf("%d routes are held", routes.Len())
+	}
+	before, _ := routes.At()
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: "client/a", Keyspace: "t"}}})
+	if err := <-ended; !errors.Is(err, client.ErrPermissionDenied) {
+		t.Errorf("the watch ends with %v", err)
+	}
+	if err := <-run(); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("the next one ends with %v", err)
+	}
+	if _, ok := routes.Lookup([]byte("a")); ok || routes.Len() != 0 || routes.Bytes() != 0 {
+		t.Errorf("%d routes of %d bytes are held without a grant", routes.Len(), routes.Bytes())
+	}
+	if _, err := routes.Route(within(t), []byte("a")); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("a route is asked for: %v", err)
+	}
+	w.grant(t, "client/a", "t", rootv1.Verb_VERB_READ)
+	changed := routes.Changed()
+	run()
+	<-changed
+	if at, _ := routes.At(); routes.Len() != 2 || at.Token.Compare(before.Token) < 0 {
+		t.Errorf("%d routes are held at %v, which were held at %v before", routes.Len(), at, before)
+	}
+}
+
 // Grants are made, listed page by page, asked for and taken back by the Go client.
 func TestGrantsByTheGoClient(t *testing.T) {
 	w := secureWorld(t)
