@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -111,6 +112,27 @@ func TestAProxyLendsNobodyItsAuthority(t *testing.T) {
 			t.Errorf("%q asks for %q: the member is told %q, want %q", c.as, c.key, asked, want)
 		}
 		mu.Unlock()
+	}
+}
+
+// A WebSocket ends when its caller may not read any more, and when that is not known: as requests do.
+func TestAWebSocketEndsWithTheVerdict(t *testing.T) {
+	for may, code := range map[string]string{"": "\x03\xf0", "?": "\x03\xf4"} { // 1008 and 1012
+		synctest.Test(t, func(t *testing.T) {
+			w := startInMemory(t, webSocket(nil))
+			g := &granted{may: map[string]string{"web": "read"}}
+			front := serveAt(t, w.lan, w.proxy(proxy.Config{Callers: g}).Lookup())
+			c := upgraded(t, w.lan.connect(t, front), "As: web")
+			time.Sleep(time.Minute)
+			g.mu.Lock()
+			g.may["web"] = may
+			g.mu.Unlock()
+			begun := time.Now()
+			rest, _ := io.ReadAll(c)
+			if took := time.Since(begun); len(rest) < 4 || rest[0] != 0x88 || string(rest[2:4]) != code || took > 3*time.Second {
+				t.Errorf("with %q: the end is %q after %v, want a close frame with code %q", may, rest, took, code)
+			}
+		})
 	}
 }
 

@@ -48,7 +48,7 @@ type Config struct {
 	BodyWithin time.Duration
 	// BodySilence bounds how long the next bytes of any other body are waited for: a caller
 	// who sends none for so long is told 408. It ends where two sides may talk at once: with
-	// the answer to a request of HTTP/2; gRPC has none. Default 30 s.
+	// the answer to a request of HTTP/2. Default 30 s.
 	BodySilence time.Duration
 	// MaxReplay is the longest body that is kept to be repeated, and MaxReplayTotal how
 	// many bytes of all, counted as they come. Default 64 KiB and 64 MiB; -1: none.

@@ -86,10 +86,10 @@ func webSocket(end chan struct{}) http.Handler {
 	})
 }
 
-// upgraded is a WebSocket through a proxy.
-func upgraded(t *testing.T, c net.Conn) *bufio.Reader {
+// upgraded is a WebSocket through a proxy, asked for with these lines too.
+func upgraded(t *testing.T, c net.Conn, lines ...string) *bufio.Reader {
 	t.Helper()
-	_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\nK: k\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	_, err := io.WriteString(c, strings.Join(append([]string{"GET / HTTP/1.1\r\nHost: h\r\nK: k\r\nConnection: Upgrade\r\nUpgrade: websocket"}, lines...), "\r\n")+"\r\n\r\n")
 	must(t, err)
 	b := bufio.NewReader(c)
 	resp, err := http.ReadResponse(b, nil)

@@ -284,7 +284,8 @@ func (p *Proxy) keep(x *exchange, r *http.Request) (release func(), err error) {
 	release = func() { p.kept.Add(-int64(len(kept))) }
 	switch {
 	case errors.Is(err, errNoRoom):
-		x.pace(r, control, p.cfg.BodySilence) // which sets the deadline anew
+		_ = control.SetReadDeadline(time.Time{}) // of HTTP/2 it counts before anybody reads on
+		x.pace(r, control, p.cfg.BodySilence)
 		r.Body = &begunBody{io.MultiReader(bytes.NewReader(kept), r.Body), r.Body}
 		return release, nil
 	case errors.Is(err, os.ErrDeadlineExceeded):

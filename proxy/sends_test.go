@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/proxy"
 	"github.com/nokv/nokv/router"
 	"google.golang.org/grpc"
@@ -260,6 +261,43 @@ func TestSlowBodiesTakeNoRoomOfOthers(t *testing.T) {
 		asked.Store(0)
 		if code, h, body := askBy(t, by, "POST", front.URL, "k", strings.Repeat("x", long)); code != 503 || h.Get(proxy.HeaderReason) != "overloaded" {
 			t.Errorf("a body without room that was refused: %d %q", code, body)
+		}
+	})
+}
+
+// A body for which the room ended while it was read has as much time as one that is passed on from its beginning, while its
+// request is held too.
+func TestABodyWithoutRoomIsHeldWithItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		half := strings.Repeat("x", 8<<10)
+		w := startInMemory(t, http.NotFoundHandler(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			got, err := io.ReadAll(r.Body)
+			_, _ = fmt.Fprint(rw, len(got), " ", err)
+		}))
+		w.at(0, rootv1.MemberState_MEMBER_STATE_FAILED)
+		front := serveAt(t, w.lan, w.proxy(proxy.Config{MaxReplayTotal: 1 << 10, BodyWithin: 10 * time.Second, BodySilence: 30 * time.Second, Hold: time.Minute}).Lookup())
+		by := &http.Client{Transport: &http.Transport{DialContext: w.lan.dial, Protocols: new(http.Protocols)}}
+		by.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
+		defer by.CloseIdleConnections()
+		body, rest := io.Pipe()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL, body)
+		must(t, err)
+		req.ContentLength = int64(2 * len(half))
+		req.Header.Set("K", "k")
+		go func() {
+			_, _ = io.WriteString(rest, half)
+			time.Sleep(12 * time.Second)
+			_, _ = io.WriteString(rest, half)
+			_ = rest.Close()
+		}()
+		time.AfterFunc(15*time.Second, func() { w.move(1) })
+		resp, err := by.Do(req)
+		must(t, err)
+		defer resp.Body.Close()
+		got, err := io.ReadAll(resp.Body)
+		must(t, err)
+		if want := fmt.Sprint(2*len(half), " ", nil); resp.StatusCode != http.StatusOK || string(got) != want {
+			t.Errorf("%s %q, want %q", resp.Status, got, want)
 		}
 	})
 }

@@ -127,7 +127,7 @@ func (s *socket) follow(ctx context.Context, r *router.Router, key []byte, o rou
 	}) // else the socket is over, or the keyspace is not followed: New has seen to that
 }
 
-// judge ends a socket whose caller may not read the keyspace any more.
+// judge ends a socket whose caller may not read the keyspace any more, or where that is not known.
 func (s *socket) judge(ctx context.Context, p *Proxy, who principal.Principal) {
 	tick := time.NewTicker(verdictFor)
 	defer tick.Stop()
@@ -137,10 +137,16 @@ func (s *socket) judge(ctx context.Context, p *Proxy, who principal.Principal) {
 		case <-ctx.Done():
 			return
 		}
-		if _, denied := errors.AsType[*Denied](p.cfg.Callers.May(ctx, who, rootv1.Verb_VERB_READ, p.keyspace[0])); denied {
-			s.end(closePolicy, "the grant was taken back")
-			return
+		err := p.cfg.Callers.May(ctx, who, rootv1.Verb_VERB_READ, p.keyspace[0])
+		if err == nil || ctx.Err() != nil {
+			continue
 		}
+		if _, denied := errors.AsType[*Denied](err); denied {
+			s.end(closePolicy, "the grant was taken back")
+		} else {
+			s.end(closeServiceRestart, "what the caller may do is not known: connect again")
+		}
+		return
 	}
 }
 
