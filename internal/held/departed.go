@@ -13,13 +13,13 @@ type departed struct {
 	no     *Refusal
 }
 
-// spot is a key of a keyspace.
-type spot struct{ keyspace, key string }
-
-type waiters struct {
-	turn  chan struct{}
-	count int
+// piece is a range of keys, from its place in a btree to before end, that one region held here last.
+type piece struct {
+	end string
+	of  *departed
 }
+
+func (p piece) goesOn(at string) bool { return p.end == "" || at < p.end }
 
 // departed is what was given away of the region of a request, or that held its key here last; nil: nothing is known.
 func (t *Table) departed(q *Request, k *keyspace) (last *departed) {
@@ -38,9 +38,9 @@ func (t *Table) departed(q *Request, k *keyspace) (last *departed) {
 	}
 	var room [8]byte
 	at := routeKey(room[:0], terms.Layout, q.Key)
-	gone.Descend(at, func(_ string, d *departed) bool {
-		if d.region.Contains(at) {
-			last = d
+	gone.Descend(at, func(_ string, p piece) bool {
+		if p.goesOn(at) {
+			last = p.of
 		}
 		return false
 	})
@@ -58,50 +58,102 @@ func (t *Table) remember(d *departed) {
 			delete(t.past, first.region.ID)
 		}
 		gone := t.gone[first.region.Keyspace]
-		if at, ok := gone.Get(first.region.Start); ok && at == first {
-			gone.Delete(first.region.Start)
+		for _, at := range within(gone, first.region) {
+			if p, _ := gone.Get(at); p.of == first {
+				gone.Delete(at)
+			}
 		}
 	}
 	t.past[d.region.ID] = d
 	t.order = append(t.order, d)
 	gone := t.gone[d.region.Keyspace]
 	if gone == nil {
-		gone = btree.NewMap[string, *departed](0)
+		gone = btree.NewMap[string, piece](0)
 		t.gone[d.region.Keyspace] = gone
 	}
-	gone.Set(d.region.Start, d)
+	cut(gone, d.region.Start)
+	if d.region.End != "" {
+		cut(gone, d.region.End)
+	}
+	for _, at := range within(gone, d.region) {
+		gone.Delete(at)
+	}
+	gone.Set(d.region.Start, piece{d.region.End, d})
+}
+
+// cut makes two pieces of one that a key is in the middle of.
+func cut(gone *btree.Map[string, piece], at string) {
+	var from string
+	var whole piece
+	gone.Descend(at, func(begins string, p piece) bool {
+		from, whole = begins, p
+		return false
+	})
+	if whole.of != nil && from < at && whole.goesOn(at) {
+		gone.Set(from, piece{at, whole.of})
+		gone.Set(at, whole)
+	}
+}
+
+// within are the places that are in a region, ascending.
+func within[V any](all *btree.Map[string, V], r *rooted.Region) (places []string) {
+	all.Ascend(r.Start, func(at string, _ V) bool {
+		if !r.Contains(at) {
+			return false
+		}
+		places = append(places, at)
+		return true
+	})
+	return places
+}
+
+// waiters are all who wait for one region, or for one key, from one change to the next.
+type waiters struct {
+	turn  chan struct{}
+	count int
 }
 
 // Changed is closed when something about a region has changed since the call; without a region, about whichever comes to
 // hold the key of a request. Whoever waits no more calls the function returned.
 func (t *Table) Changed(id rooted.RegionID, q *Request) (<-chan struct{}, func()) {
-	if id == 0 {
-		return await(t, t.keys, spot{q.Keyspace, string(q.Key)})
-	}
-	return await(t, t.changed, id)
-}
-
-func await[K comparable](t *Table, all map[K]*waiters, at K) (<-chan struct{}, func()) {
 	t.waiting.Add(1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w := all[at]
-	if w == nil {
+	if id != 0 {
+		return await(t, t.changed, id)
+	}
+	var in rooted.KeyspaceID
+	at := ""
+	if k := (*t.names.Load())[q.Keyspace]; k != nil {
+		terms := k.now.Load()
+		in, at = terms.ID, rooted.RouteKey(terms.Layout, q.Key)
+	}
+	if t.keys[in] == nil {
+		t.keys[in] = btree.NewMap[string, *waiters](0)
+	}
+	return await(t, t.keys[in], at)
+}
+
+func await[K rooted.RegionID | string](t *Table, all *btree.Map[K, *waiters], at K) (<-chan struct{}, func()) {
+	w, ok := all.Get(at)
+	if !ok {
 		w = &waiters{turn: make(chan struct{})}
-		all[at] = w
+		all.Set(at, w)
 	}
 	w.count++
 	return w.turn, func() {
 		t.waiting.Add(-1)
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if w.count--; w.count == 0 && all[at] == w {
-			delete(all, at)
+		w.count--
+		if now, _ := all.Get(at); w.count == 0 && now == w {
+			all.Delete(at)
 		}
 	}
 }
 
-// wake lets those look again who wait for a region, or for a key that is in it.
+// wake lets those look again who wait for a region, or for a key that is in it: a change costs as much as it has of
+// them, however many others wait.
 func (t *Table) wake(g *Grant) {
 	if t.waiting.Load() == 0 {
 		return
@@ -109,33 +161,39 @@ func (t *Table) wake(g *Grant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	wake(t.changed, g.Region.ID)
-	terms := g.Keyspace()
-	if isPoints(terms.Layout) {
-		wake(t.keys, spot{terms.Name, g.Region.Start})
+	keys := t.keys[g.Region.Keyspace]
+	if keys == nil {
 		return
 	}
-	for at := range t.keys {
-		if at.keyspace == terms.Name && g.holds([]byte(at.key)) {
-			wake(t.keys, at)
-		}
+	for _, at := range within(keys, g.Region) {
+		wake(keys, at)
 	}
 }
 
-func wake[K comparable](all map[K]*waiters, at K) {
-	if w := all[at]; w != nil {
+func wake[K rooted.RegionID | string](all *btree.Map[K, *waiters], at K) {
+	if w, ok := all.Delete(at); ok {
 		close(w.turn)
-		delete(all, at)
 	}
 }
 
 // wakeAll lets all look again who wait.
 func (t *Table) wakeAll() {
+	t.wakeKeys()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id := range t.changed {
+	for _, id := range t.changed.Keys() {
 		wake(t.changed, id)
 	}
-	for at := range t.keys {
-		wake(t.keys, at)
+}
+
+// wakeKeys lets all look again who wait for keys: their keyspace is known now, or another one has its name.
+func (t *Table) wakeKeys() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for in, keys := range t.keys {
+		for _, at := range keys.Keys() {
+			wake(keys, at)
+		}
+		delete(t.keys, in)
 	}
 }

@@ -432,6 +432,7 @@ func (c *Core) name() {
 		names[c.keyspaces[id].now.Load().Name] = c.keyspaces[id]
 	}
 	c.table.names.Store(&names)
+	c.table.wakeKeys()
 }
 
 // spaces are all keyspaces, ascending.

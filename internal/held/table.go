@@ -86,10 +86,10 @@ type Table struct {
 	// Guarded by mu: what was given away, the oldest first in order; and who waits for
 	// a change of a region, or for the region of a key. waiting is how many do.
 	past    map[rooted.RegionID]*departed
-	gone    map[rooted.KeyspaceID]*btree.Map[string, *departed] // by where they began
+	gone    map[rooted.KeyspaceID]*btree.Map[string, piece] // by where they begin
 	order   []*departed
-	changed map[rooted.RegionID]*waiters
-	keys    map[spot]*waiters
+	changed *btree.Map[rooted.RegionID, *waiters]
+	keys    map[rooted.KeyspaceID]*btree.Map[string, *waiters] // by route key; of keyspaces that are not known all at 0 and ""
 	waiting atomic.Int64
 }
 
@@ -234,8 +234,8 @@ func (g *Grant) Leaving() <-chan struct{} {
 
 func newTable() *Table {
 	t := &Table{
-		past: map[rooted.RegionID]*departed{}, gone: map[rooted.KeyspaceID]*btree.Map[string, *departed]{},
-		changed: map[rooted.RegionID]*waiters{}, keys: map[spot]*waiters{},
+		past: map[rooted.RegionID]*departed{}, gone: map[rooted.KeyspaceID]*btree.Map[string, piece]{},
+		changed: btree.NewMap[rooted.RegionID, *waiters](0), keys: map[rooted.KeyspaceID]*btree.Map[string, *waiters]{},
 	}
 	for i := range t.shards {
 		t.shards[i].at = map[rooted.RegionID]*Grant{}
@@ -550,7 +550,7 @@ func (t *Table) drop(id rooted.RegionID, went *Refusal) {
 	if went == nil || went.Verdict == Wait {
 		return
 	}
-	t.remember(&departed{old.Region, went})
+	t.remember(&departed{region: old.Region, no: went})
 }
 
 // index replaces a grant by another one, or by none.
