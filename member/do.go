@@ -13,7 +13,7 @@ import (
 
 // Request is what a caller wants to act for.
 type Request struct {
-	// Region, or 0: the one of Keyspace that Key is in. With both, Key has to be in Region.
+	// Region, or 0: the one of Keyspace that Key is in. Beside a Region, the Keyspace has to be its own, and Key in it.
 	Region   rooted.RegionID
 	Keyspace string
 	Key      []byte

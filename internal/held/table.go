@@ -53,7 +53,7 @@ type Refusal struct {
 
 // Request is what somebody wants to act for.
 type Request struct {
-	// Region, or 0: the one that holds Key in Keyspace.
+	// Region, or 0: the one that holds Key in Keyspace. With both the region has to be in Keyspace.
 	Region   rooted.RegionID
 	Keyspace string
 	// Key has to be in the region; with a Region it may be left out.
@@ -332,7 +332,11 @@ func (t *Table) lookup(q *Request) *Grant {
 		return nil
 	}
 	if q.Region != 0 {
-		return t.find(q.Region)
+		g := t.find(q.Region)
+		if g != nil && q.Keyspace != "" && g.Keyspace().Name != q.Keyspace {
+			return nil // whether the caller may ask was judged by the keyspace that it names
+		}
+		return g
 	}
 	k := (*t.names.Load())[q.Keyspace]
 	if k == nil {
@@ -381,17 +385,19 @@ func (g *Grant) holds(key []byte) bool {
 func (g *Grant) refusal(q *Request) *Refusal {
 	known := g.why.Epoch
 	switch {
-	case g.why.Verdict == Wait && q.Epoch != (rooted.Epoch{}) && known.NewerThan(q.Epoch) && g.why.To == "":
+	case g.why.Verdict == Wait && q.Epoch != (rooted.Epoch{}) && known.Compare(q.Epoch) > 0 && g.why.To == "":
 		return &Refusal{Verdict: EpochStale, Region: g.why.Region, Epoch: known}
-	case g.why.Verdict == Wait && g.why.To != "" && !q.Epoch.NewerThan(known):
+	case g.why.Verdict == Wait && g.why.To != "" && q.Epoch.Compare(known) <= 0:
 		// It is to come, and who asks may still go to who has it.
 		return &Refusal{Verdict: Moved, Region: g.why.Region, Epoch: known, To: g.why.To, Address: g.why.Address}
+	case !g.shown && q.Epoch.Compare(known) > 0: // it may be on its way back
+		return g.otherEpoch(q.Epoch)
 	}
 	return g.why
 }
 
 func (g *Grant) otherEpoch(asked rooted.Epoch) *Refusal {
-	if asked.NewerThan(g.Region.Epoch) {
+	if asked.Compare(g.Region.Epoch) > 0 {
 		return &Refusal{Verdict: Wait, Region: g.Region.ID, Epoch: g.Region.Epoch, Hold: g.space.now.Load().Hold}
 	}
 	return &Refusal{Verdict: EpochStale, Region: g.Region.ID, Epoch: g.Region.Epoch}
@@ -409,6 +415,9 @@ func (t *Table) elsewhere(g *Grant, q *Request) *Refusal {
 			return &Refusal{Verdict: EpochStale, Region: at.Region.ID, Epoch: at.Region.Epoch}
 		}
 	}
+	if g != nil && q.Region != 0 && q.Epoch.Compare(g.Region.Epoch) > 0 && (g.why == nil || g.why.Verdict == Wait) {
+		return g.otherEpoch(q.Epoch) // there it may be wider
+	}
 	return t.unknown(q)
 }
 
@@ -419,7 +428,7 @@ func (t *Table) unknown(q *Request) *Refusal {
 		return &Refusal{Verdict: NotOwned, Region: q.Region}
 	}
 	k := (*t.names.Load())[q.Keyspace]
-	if past := t.departed(q, k); past != nil && !q.Epoch.NewerThan(past.no.Epoch) {
+	if past := t.departed(q, k); past != nil && q.Epoch.Compare(past.no.Epoch) <= 0 {
 		return past.no
 	}
 	nowhere := q.Region == 0 && (len(q.Key) == 0 || q.Keyspace == "")

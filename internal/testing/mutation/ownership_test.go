@@ -333,7 +333,7 @@ var ownership = []mutation{
 
 	{
 		25, "a request of an epoch to come is refused", "internal/held/table.go",
-		"	if asked.NewerThan(g.Region.Epoch) {", "	if false {",
+		"	if asked.Compare(g.Region.Epoch) > 0 {", "	if false {",
 		[]string{holds},
 	},
 	{
