@@ -202,7 +202,7 @@ func New(cfg Config) *Core {
 	return &Core{
 		cfg: cfg, table: newTable(),
 		regions: map[rooted.RegionID]*region{}, keyspaces: map[rooted.KeyspaceID]*keyspace{},
-		calls: map[uint64]callRef{}, queue: queue{byKeyspace: map[rooted.KeyspaceID]int{}}, answers: commandLog{replies: map[uint64]*coordinatorv1.MemberCommandReply{}},
+		calls: map[uint64]callRef{}, queue: newQueue(), answers: commandLog{replies: map[uint64]*coordinatorv1.MemberCommandReply{}},
 	}
 }
 

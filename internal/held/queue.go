@@ -1,6 +1,7 @@
 package held
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/nokv/nokv/internal/clock"
@@ -59,10 +60,15 @@ type queue struct {
 	// dropped calls are not wanted any more; stale ones are waiting still, and have ended.
 	dropped []uint64
 	stale   int
-	// running is how many calls have a worker, all together, by class and by keyspace.
-	running    int
-	byClass    [classes]int
-	byKeyspace map[rooted.KeyspaceID]int
+	// running is how many calls have a worker, all together, by class and by keyspace, and of these
+	// those of the first class.
+	running            int
+	byClass            [classes]int
+	byKeyspace, giving map[rooted.KeyspaceID]int
+}
+
+func newQueue() queue {
+	return queue{byKeyspace: map[rooted.KeyspaceID]int{}, giving: map[rooted.KeyspaceID]int{}}
 }
 
 // waitingCalls are those of one keyspace, the first one first.
@@ -80,10 +86,7 @@ func (q *queue) clone() queue {
 		}
 	}
 	n.dropped = slices.Clone(q.dropped)
-	n.byKeyspace = make(map[rooted.KeyspaceID]int, len(q.byKeyspace))
-	for id, busy := range q.byKeyspace {
-		n.byKeyspace[id] = busy
-	}
+	n.byKeyspace, n.giving = maps.Clone(q.byKeyspace), maps.Clone(q.giving)
 	return n
 }
 
@@ -125,8 +128,15 @@ func (q *queue) free(ref callRef) { q.count(ref, -1) }
 func (q *queue) count(ref callRef, by int) {
 	q.running += by
 	q.byClass[ref.class] += by
-	if q.byKeyspace[ref.keyspace] += by; q.byKeyspace[ref.keyspace] == 0 {
-		delete(q.byKeyspace, ref.keyspace)
+	countIn(q.byKeyspace, ref.keyspace, by)
+	if ref.class == classGiving {
+		countIn(q.giving, ref.keyspace, by)
+	}
+}
+
+func countIn(counts map[rooted.KeyspaceID]int, id rooted.KeyspaceID, by int) {
+	if counts[id] += by; counts[id] == 0 {
+		delete(counts, id)
 	}
 }
 
@@ -145,10 +155,9 @@ func (q *queue) room(of class, workers int) bool {
 	}
 }
 
-// roomIn reports whether a keyspace among others may have one more of so many workers, of
-// which one is free. One that has none may.
-func (q *queue) roomIn(id rooted.KeyspaceID, workers int) bool {
-	busy := q.byKeyspace[id]
+// roomIn reports whether a keyspace among others that has some of so many workers may have one
+// more, of which one is free. One that has none may.
+func (q *queue) roomIn(busy, workers int) bool {
 	return workers == 0 || busy == 0 || busy < reserve*(workers-q.running-1)
 }
 
@@ -189,14 +198,14 @@ func (c *Core) Calls(most int, now clock.Instant) (calls []Call) {
 	c.endDropped(now)
 	calls, c.cancels = c.cancels, nil
 	workers, others := c.cfg.Workers, len(c.keyspaces) > 1
-	may := func(id rooted.KeyspaceID) bool { return !others || c.queue.roomIn(id, workers) }
 	for of := range classes {
+		busy := c.queue.byKeyspace
+		if of == classGiving { // which no other calls of the keyspace hold up
+			busy = c.queue.giving
+		}
+		may := func(id rooted.KeyspaceID) bool { return !others || c.queue.roomIn(busy[id], workers) }
 		for most > 0 && c.queue.room(of, workers) {
-			fits := may
-			if of == classGiving { // no share of a keyspace holds up what another member waits for
-				fits = func(rooted.KeyspaceID) bool { return true }
-			}
-			call, ok := c.queue.pop(of, fits)
+			call, ok := c.queue.pop(of, may)
 			if !ok {
 				break
 			}

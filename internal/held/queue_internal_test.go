@@ -1,6 +1,10 @@
 package held
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nokv/nokv/rooted"
+)
 
 // Slow calls of a kind without which a region is served all the same have a quarter of the
 // workers, whatever the kind; behind them, those that somebody waits for find the others free.
@@ -73,6 +77,40 @@ func TestWhatIsLetGoOfFindsAWorkerBesideOtherKeyspaces(t *testing.T) {
 			got := c.Calls(1000, 1)
 			if len(got) != 1 {
 				t.Errorf("workers %d: %d acquires of A and %d of B run, %d workers are free, and a Release of keyspace %d is not made", workers, a, b, workers-c.queue.running, ks)
+			}
+		}
+	}
+}
+
+// Slow calls by which a keyspace lets go leave workers to another one, for whatever it needs.
+func TestSlowReleasesOfAKeyspaceHoldUpNoOther(t *testing.T) {
+	for _, workers := range []int{4, 8, 32} {
+		for _, slow := range []CallKind{Release, Evict} {
+			for _, kind := range []CallKind{Release, Evict, Acquire} {
+				c := New(Config{Member: "m1", Incarnation: 1, Workers: workers})
+				c.keyspaces[1], c.keyspaces[2] = &keyspace{}, &keyspace{}
+				id := uint64(0)
+				add := func(kind CallKind, ks rooted.KeyspaceID, n int) {
+					for range n {
+						id++
+						c.enqueue(callRef{region: 99, keyspace: ks, class: classOf(kind, 0)}, Call{ID: id, Kind: kind, Keyspace: &Keyspace{ID: ks}})
+					}
+				}
+				add(slow, 1, 100)
+				first := c.Calls(1000, 1)
+				if n := len(first); n < workers/2 {
+					t.Errorf("of %d workers %d are at slow calls, and others wait", workers, n)
+				}
+				add(kind, 2, 1)
+				if got := c.Calls(1000, 1); len(got) != 1 || got[0].Keyspace.ID != 2 {
+					t.Errorf("of %d workers %d are at slow calls of kind %v, and a call of kind %v of another keyspace is not made", workers, len(first), slow, kind)
+				}
+				for _, call := range first {
+					c.Done(call.ID, Result{}, 1)
+				}
+				if n := len(c.Calls(1000, 1)); n < workers/2 {
+					t.Errorf("behind the first calls %d of %d workers go on", n, workers)
+				}
 			}
 		}
 	}
