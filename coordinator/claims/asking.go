@@ -44,11 +44,40 @@ func (d *Desk) asks(v *rootview.View, c *claim) bool {
 		h = &hooked{}
 		d.hooks[c.at.keyspace] = h
 	}
-	if d.cfg.Clock.Now() < h.until {
+	now := d.cfg.Clock.Now()
+	if now < h.until {
 		return false
 	}
+	c.since = now
 	h.waiting = append(h.waiting, c)
 	return true
+}
+
+// giveUp has claims go by the fallback that have waited for questionTime without being asked
+// about: behind a slow answer to others of their keyspace, or those of too many other hooks.
+func (d *Desk) giveUp(now clock.Instant) {
+	for _, h := range d.hooks {
+		n := 0
+		for n < len(h.waiting) && h.waiting[n].since.Add(questionTime) <= now {
+			h.waiting[n].asked = true
+			n++
+		}
+		if n > 0 {
+			d.wait(h.waiting[:n])
+			h.waiting = h.waiting[n:]
+			d.counts.unasked.Add(uint64(n))
+		}
+	}
+}
+
+// waitsSince is since when a claim has waited to be asked about; 0: none does.
+func (d *Desk) waitsSince() (since clock.Instant) {
+	for _, h := range d.hooks {
+		if len(h.waiting) > 0 && (since == 0 || h.waiting[0].since < since) {
+			since = h.waiting[0].since
+		}
+	}
+	return since
 }
 
 // forgetHooks makes room when there are many.
@@ -122,9 +151,7 @@ func (d *Desk) told(q *question) {
 		ready = append(ready, h.waiting...)
 		h.waiting = nil
 	}
-	d.mu.Lock()
-	d.queue = append(ready, d.queue...)
-	d.mu.Unlock()
+	d.wait(ready)
 }
 
 // said is what a hook said of the claim that is given away now, as a strategy.

@@ -106,6 +106,39 @@ func TestP61AHookThatHangsIsWaitedForOnce(t *testing.T) {
 	})
 }
 
+// Slow answers of many hooks hold up no claim for long: what was not asked about goes by the fallback.
+func TestSlowHooksHoldUpNoOther(t *testing.T) {
+	within(t, 4, hooked, func(t *testing.T, w *world) {
+		w.hook = func(ctx context.Context, _ []hook.Region, _ []propose.Candidate) (map[state.RegionID]state.MemberID, error) {
+			<-ctx.Done() // for a second, and answers then
+			return nil, nil
+		}
+		settings := w.View().State.Keyspace(w.ks).GetSettings()
+		var ids []state.KeyspaceID
+		for i := range 200 {
+			k := w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: fmt.Sprint("k", i), Settings: settings}}}).GetEvents()[0].GetKeyspace()
+			ids = append(ids, state.KeyspaceID(k.GetId()))
+		}
+		synctest.Wait()
+		var all sync.WaitGroup
+		for _, id := range ids {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				began := time.Now()
+				a := w.desk.Claim(ctx, id, [][]byte{[]byte("k")}, "")[0]
+				if took := time.Since(began); a.Err != nil || took > 3*time.Second {
+					t.Errorf("a claim of keyspace %d took %v: %v", id, took, a.Err)
+				}
+			})
+		}
+		all.Wait()
+		if w.asked < 16 || w.asked > 48 {
+			t.Errorf("%d hooks were asked", w.asked)
+		}
+	})
+}
+
 // Code that is brought for a keyspace says who gets what is claimed; what it does wrong is
 // contained.
 func TestP61BroughtCodeNamesWhoGetsClaims(t *testing.T) {

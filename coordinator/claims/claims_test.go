@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -463,6 +465,61 @@ func TestRule11ClaimsPassOverWhoCannotAcquire(t *testing.T) {
 		unfit("m001", false)
 		if n := owners(20, 30); n == 0 {
 			t.Error("m000 is well again, and got none of 10")
+		}
+	})
+}
+
+// A keyspace leaves room for claims of others, however many of its own wait, and turns with them:
+// what waits of it holds up none.
+func TestAKeyspaceLeavesRoomAndTurnsToOthers(t *testing.T) {
+	within(t, 3, nil, func(t *testing.T, w *world) {
+		other := state.KeyspaceID(w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{
+			Name: "other", Settings: w.View().State.Keyspace(w.ks).GetSettings(),
+		}}}).GetEvents()[0].GetKeyspace().GetId())
+		w.slow = make(chan struct{})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		var all sync.WaitGroup
+		var taken, full atomic.Int64
+		for part := range 70 {
+			all.Go(func() {
+				keys := make([][]byte, 1024)
+				for i := range keys {
+					keys[i] = fmt.Appendf(nil, "%d/%d", part, i)
+				}
+				for _, a := range w.desk.Claim(ctx, w.ks, keys, "") {
+					switch reason.Of(a.Err) {
+					case rootv1.Reason_REASON_UNSPECIFIED, rootv1.Reason_REASON_OUTCOME_UNKNOWN:
+						taken.Add(1)
+					case rootv1.Reason_REASON_OVERLOADED:
+						full.Add(1)
+					default:
+						t.Error(a.Err)
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		answered := make(chan error, 1)
+		go func() { answered <- w.desk.Claim(ctx, other, [][]byte{[]byte("k")}, "")[0].Err }()
+		calls := 0
+		for ; len(answered) == 0 && calls < 20; calls++ { // one after another
+			synctest.Wait()
+			if len(answered) == 0 {
+				w.slow <- struct{}{}
+			}
+		}
+		if err := <-answered; err != nil {
+			t.Errorf("the claim of another keyspace: %v", err)
+		}
+		if calls > 5 { // two were under way, and it was in the next one
+			t.Errorf("the claim of another keyspace waited for %d calls", calls)
+		}
+		cancel() // nobody waits for the rest
+		close(w.slow)
+		all.Wait()
+		if taken.Load() < 40_000 || full.Load() == 0 {
+			t.Errorf("%d of the claims of one keyspace were taken, %d were too many", taken.Load(), full.Load())
 		}
 	})
 }

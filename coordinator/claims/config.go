@@ -91,9 +91,11 @@ const (
 	maxBytes    = state.MaxCommandBytes / 2
 	// commandBytes is about what a command has beside its keys and why.
 	commandBytes = 256
-	// maxOpen and maxOpenBytes bound the claims that are not answered.
+	// maxOpen and maxOpenBytes bound the claims that are not answered. Those of one keyspace
+	// have share times what they leave to others.
 	maxOpen      = 65_536
 	maxOpenBytes = 64 << 20
+	share        = 3
 	// maxTries is how often a member is named for a region, after one was refused.
 	maxTries = 3
 	// proposeTime bounds one attempt to have commands judged; what is not answered is sent
@@ -115,8 +117,8 @@ const (
 	maxQuestions  = 16
 	maxAsked      = 1024
 	maxAskedBytes = 1 << 20
-	// questionTime bounds how long claims wait for a hook, whose timeout may be longer than
-	// those who claim wait.
+	// questionTime bounds how long claims wait to be asked about, and then for the hook, whose
+	// timeout may be longer than those who claim wait.
 	questionTime = 2 * time.Second
 	// restLeast, doubling up to restMost, is how long nobody waits for a hook that failed.
 	restLeast, restMost = time.Second, 30 * time.Second

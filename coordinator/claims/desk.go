@@ -29,11 +29,12 @@ type Desk struct {
 	heard  chan *question
 
 	mu sync.Mutex
-	// Guarded by mu. open are the claims that are not answered, so many bytes; queue those
-	// that were not sent, in turn. closed: nothing is taken any more.
+	// Guarded by mu. open are the claims that are not answered, so many bytes; lines has those of
+	// each keyspace, turns the lines of which some were not sent. closed: nothing is taken any more.
 	open   map[place]*claim
 	bytes  int
-	queue  []*claim
+	lines  map[state.KeyspaceID]*line
+	turns  []*line
 	closed bool
 
 	// Owned by Run.
@@ -69,7 +70,9 @@ type claim struct {
 	tries int
 	made  bool
 	after state.Token
-	// asked: a hook was, and it named somebody or nobody.
+	// since is when it began to wait for a hook. asked: that was asked, and named somebody or
+	// nobody, or is waited for no longer.
+	since clock.Instant
 	asked bool
 	named state.MemberID
 	grant *grant
@@ -94,7 +97,7 @@ func New(cfg Config) (*Desk, error) {
 	cfg.setDefaults()
 	return &Desk{
 		cfg: cfg, began: cfg.Clock.Now(), wake: make(chan struct{}, 1), judged: make(chan *batch, maxCalls), heard: make(chan *question, maxQuestions),
-		open: map[place]*claim{}, fields: map[state.KeyspaceID]*field{}, hooks: map[state.KeyspaceID]*hooked{},
+		open: map[place]*claim{}, lines: map[state.KeyspaceID]*line{}, fields: map[state.KeyspaceID]*field{}, hooks: map[state.KeyspaceID]*hooked{},
 	}, nil
 }
 
@@ -108,7 +111,7 @@ func (d *Desk) Claim(ctx context.Context, keyspace state.KeyspaceID, keys [][]by
 	for i, key := range keys {
 		waits[i], answers[i].Err = d.joinLocked(place{keyspace, string(key)}, why)
 	}
-	waiting := len(d.queue) > 0
+	waiting := len(d.turns) > 0
 	d.mu.Unlock()
 	if waiting {
 		d.signal()
@@ -133,20 +136,24 @@ func (d *Desk) joinLocked(at place, why string) (*claim, error) {
 		c.callers++
 		return c, nil
 	}
-	n := len(at.key) + len(why) + commandBytes
-	switch {
+	c := &claim{at: at, why: why, callers: 1}
+	l := d.lines[at.keyspace]
+	if l == nil {
+		l = new(line)
+	}
+	switch n := c.bytes(); {
 	case d.closed:
 		return nil, errStopping
-	case len(d.open) >= maxOpen || d.bytes+n > maxOpenBytes:
+	case l.open >= share*(maxOpen-len(d.open)) || l.bytes+n > share*(maxOpenBytes-d.bytes-n):
 		d.counts.overloaded.Add(1)
-		e := reason.New(rootv1.Reason_REASON_OVERLOADED, "%d claims wait already", len(d.open))
+		e := reason.New(rootv1.Reason_REASON_OVERLOADED, "%d claims of this keyspace wait already, and %d of all", l.open, len(d.open))
 		e.Detail.Limit, e.Detail.RetryAfterMillis = maxOpen, 100
 		return nil, e
 	}
-	c := &claim{at: at, why: why, callers: 1, done: make(chan struct{})}
-	d.open[at] = c
-	d.bytes += n
-	d.queue = append(d.queue, c)
+	c.done = make(chan struct{})
+	d.lines[at.keyspace], d.open[at] = l, c
+	d.countLocked(c, 1)
+	d.waitLocked(c, false)
 	return c, nil
 }
 
@@ -169,8 +176,7 @@ func (d *Desk) left(c *claim) Answer {
 func (d *Desk) finish(c *claim, a Answer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.open, c.at)
-	d.bytes -= len(c.at.key) + len(c.why) + commandBytes
+	d.countLocked(c, -1)
 	c.answer = a
 	close(c.done)
 	switch {
@@ -190,8 +196,7 @@ func (d *Desk) deserted(c *claim) bool {
 	if c.callers > 0 {
 		return false
 	}
-	delete(d.open, c.at)
-	d.bytes -= len(c.at.key) + len(c.why) + commandBytes
+	d.countLocked(c, -1)
 	d.counts.deserted.Add(1)
 	return true
 }
@@ -208,10 +213,13 @@ func (d *Desk) Run(ctx context.Context) error {
 	var calls sync.WaitGroup
 	defer d.close()
 	defer calls.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		changed := d.cfg.Views.Changed()
 		view := d.cfg.Views.View()
 		d.again(view)
+		d.giveUp(d.cfg.Clock.Now())
 		for d.calls < maxCalls {
 			b := d.next(view)
 			if b == nil {
@@ -227,10 +235,16 @@ func (d *Desk) Run(ctx context.Context) error {
 		if len(d.later) == 0 {
 			changed = nil
 		}
+		var waited <-chan time.Time
+		if since := d.waitsSince(); since != 0 {
+			timer.Reset(since.Add(questionTime).Sub(d.cfg.Clock.Now()))
+			waited = timer.C
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-waited:
 		case <-d.wake:
 		case b := <-d.judged:
 			d.calls--

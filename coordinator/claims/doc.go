@@ -11,7 +11,9 @@
 //     limits and label rules (package placement), never a member that is suspected, drains or has failed. What was given
 //     counts at once. A claim costs no more where there are more members or regions.
 //  3. Claims gather while calls are under way, so that many are in few entries. All that
-//     waits is bounded in number and bytes; what has no room is refused at once.
+//     waits is bounded in number and bytes; what has no room is refused at once. One keyspace
+//     leaves a quarter of the room to others, and they take turns; slow hooks, its own or
+//     those of others, hold up no claim for long.
 //  4. Nobody waits longer than its context. What nobody waits for any more and was not sent
 //     is not sent.
 //  5. A command has an identity, so that what is sent again is judged once, and ends with

@@ -21,15 +21,10 @@ func (d *Desk) next(v *rootview.View) *batch {
 	b := &batch{era: d.era(v)}
 	bytes := 0
 	for len(b.claims) < maxCommands && bytes < maxBytes {
-		d.mu.Lock()
-		if len(d.queue) == 0 {
-			d.queue = nil
-			d.mu.Unlock()
+		c := d.take()
+		if c == nil {
 			break
 		}
-		c := d.queue[0]
-		d.queue[0], d.queue = nil, d.queue[1:]
-		d.mu.Unlock()
 		if d.deserted(c) {
 			continue
 		}

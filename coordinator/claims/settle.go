@@ -108,7 +108,5 @@ func (d *Desk) again(v *rootview.View) {
 	for _, c := range ready {
 		c.after = state.Token{}
 	}
-	d.mu.Lock()
-	d.queue = append(ready, d.queue...)
-	d.mu.Unlock()
+	d.wait(ready)
 }
