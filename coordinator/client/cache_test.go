@@ -52,11 +52,16 @@ func (ch feed) serve(layout *rootv1.Layout, req *coordinatorv1.WatchRegionsReque
 
 // cached is a cache in a bubble, fed by the test.
 func cached(t *testing.T, f *fake, cfg client.CacheConfig) (*client.Cache, feed, func()) {
+	return cachedBy(t, f, f, cfg)
+}
+
+// cachedBy is cached by a server that is more than a fake.
+func cachedBy(t *testing.T, f *fake, server coordinatorv1.CoordinatorServer, cfg client.CacheConfig) (*client.Cache, feed, func()) {
 	w := newWorld(t)
 	ch := make(feed)
 	f.cluster = newCluster(7)
 	f.watch = func(req *coordinatorv1.WatchRegionsRequest, s watchStream) error { return ch.serve(f.layout, req, s) }
-	w.start("a", f)
+	w.start("a", server)
 	c, end := w.client(client.Config{WatchSilence: 1 << 60}, "a")
 	k := c.NewCache(cfg)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -49,3 +49,19 @@ func TestCacheDoesNotBelieveWhatIsOlder(t *testing.T) {
 		}
 	})
 }
+
+// A claim that is answered from before what the cache has is refused, and not kept.
+func TestCacheDoesNotBelieveAClaimThatIsOlder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &claimer{fake: &fake{}, made: map[string]uint64{}}
+		k, ch, end := cachedBy(t, f.fake, f, client.CacheConfig{})
+		defer end()
+		ch.snapshot(1<<40, region(99, "m", "", 2))
+		if r, err := k.Claim(t.Context(), []byte("a")); err == nil {
+			t.Errorf("the cache is at %d, and claims at %s", 1<<40, r.At)
+		}
+		if r, ok := k.Lookup([]byte("a")); ok {
+			t.Errorf("kept %+v at %s", r.Region, r.At)
+		}
+	})
+}
