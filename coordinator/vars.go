@@ -59,8 +59,9 @@ type Vars struct {
 	Idle   idle.Vars   `json:"idle"`
 	// MemberStreams are open here.
 	MemberStreams int `json:"member_streams"`
-	// RPC counts requests by method.
-	RPC map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	// RPC counts requests by method, those in streams too; Streams are what those came in.
+	RPC     map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	Streams map[string]rpcstats.StreamSnapshot `json:"streams"`
 	// Access counts refusals and callers. Nil without certificates.
 	Access *access.Metrics `json:"access"`
 	// Budget is what callers make the process hold, Gate the gRPC connections.
@@ -123,6 +124,6 @@ func (c *Coordinator) Vars() any {
 		Invariants: invariants, Guarantees: c.server.Guarantees(),
 		Follower: c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
 		Assigner: c.assigner.Vars(), Claims: c.claims.Vars(), Idle: c.idle.Vars(), MemberStreams: c.server.MemberStreams(),
-		RPC: c.stats.Snapshot(), Access: c.server.Access(), Budget: c.cfg.Budget.Vars(), Gate: c.server.GateVars(),
+		RPC: c.stats.Snapshot(), Streams: c.stats.Streams(), Access: c.server.Access(), Budget: c.cfg.Budget.Vars(), Gate: c.server.GateVars(),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/places"
+	"github.com/nokv/nokv/internal/rpcstats"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
@@ -78,19 +79,19 @@ type reserve func(ctx context.Context, count uint64) (first, era uint64, check f
 
 // tsoStream serves TsoStream.
 func (s *Server) tsoStream(stream grpc.ServerStream) error {
-	return s.runStream(stream, s.tsoStreams, MaxTSOCount, s.cfg.Authority.ReserveTso)
+	return s.runStream(stream, s.tsoStreams, coordinatorv1.Coordinator_Tso_FullMethodName, MaxTSOCount, s.cfg.Authority.ReserveTso)
 }
 
 // idStream serves AllocIDStream.
 func (s *Server) idStream(stream grpc.ServerStream) error {
-	return s.runStream(stream, s.idStreams, MaxIDCount, s.cfg.Authority.ReserveAllocID)
+	return s.runStream(stream, s.idStreams, coordinatorv1.Coordinator_AllocID_FullMethodName, MaxIDCount, s.cfg.Authority.ReserveAllocID)
 }
 
-// runStream answers requests for runs of at most most. What is queued is taken
-// from the window in one piece and cut up in order. While one piece waits for
-// its confirmation the next ones are taken, up to piecesWaiting. A refusal is
-// the answer to its piece, and the stream goes on.
-func (s *Server) runStream(stream grpc.ServerStream, p *places.Places, most uint64, reserve reserve) error {
+// runStream answers requests for runs of at most most, and counts them as calls of
+// method. What is queued is taken from the window in one piece and cut up in order. While
+// one piece waits for its confirmation the next ones are taken, up to piecesWaiting. A
+// refusal is the answer to its piece, and the stream goes on.
+func (s *Server) runStream(stream grpc.ServerStream, p *places.Places, method string, most uint64, reserve reserve) error {
 	return s.run(stream.Context(), p, func(l *live) error {
 		recv := func() (uint64, int, error) {
 			var req countRequest
@@ -98,7 +99,7 @@ func (s *Server) runStream(stream grpc.ServerStream, p *places.Places, most uint
 			return req.count, 0, err
 		}
 		w := &runWriter{
-			s: s, l: l, stream: stream, most: most, reserve: reserve,
+			s: s, l: l, stream: stream, stats: s.cfg.Stats.Method(method), most: most, reserve: reserve,
 			pending: make(chan piece, piecesWaiting-1), done: make(chan struct{}),
 		}
 		go w.run()
@@ -119,17 +120,12 @@ const piecesWaiting = 4
 type piece struct {
 	first, era uint64
 	counts     []uint64
+	since      time.Time // when the first of them came
 	refused    error
 	// check waits until the run may be served, within ctx, which cancel ends. Nil: it may.
 	check  func(context.Context) error
 	ctx    context.Context
 	cancel context.CancelFunc
-}
-
-func (p *piece) end() {
-	if p.cancel != nil {
-		p.cancel()
-	}
 }
 
 // runWriter sends pieces in order. One that is checked and has none before it
@@ -138,6 +134,7 @@ type runWriter struct {
 	s       *Server
 	l       *live
 	stream  grpc.ServerStream
+	stats   *rpcstats.Method
 	most    uint64
 	reserve reserve
 	pending chan piece
@@ -148,11 +145,12 @@ type runWriter struct {
 	err    error // of the goroutine; set before done is closed
 }
 
-// take answers requests, or has them answered.
-func (w *runWriter) take(counts []uint64) error {
+// take answers requests, or has them answered. since is when the first of them came.
+func (w *runWriter) take(counts []uint64, since time.Time) error {
 	for len(counts) > 0 {
 		n, total := upTo(counts, w.most)
-		p := piece{counts: counts[:n], refused: checkCount(total, w.most)}
+		w.stats.Begin(n)
+		p := piece{counts: counts[:n], since: since, refused: checkCount(total, w.most)}
 		if p.refused == nil {
 			p.ctx, p.cancel = w.s.patient(w.l.ctx)
 			p.first, p.era, p.check, p.refused = w.reserve(p.ctx, total)
@@ -168,7 +166,7 @@ func (w *runWriter) take(counts []uint64) error {
 // put sends a piece, or has it sent.
 func (w *runWriter) put(p piece) error {
 	if p.check == nil && w.unsent.Load() == 0 {
-		p.end()
+		w.end(&p)
 		return w.send(p)
 	}
 	p.counts = slices.Clone(p.counts)
@@ -184,7 +182,7 @@ func (w *runWriter) run() {
 		if p.check != nil && p.refused == nil {
 			p.refused = p.check(p.ctx)
 		}
-		p.end()
+		w.end(&p)
 		if w.err != nil {
 			continue
 		}
@@ -194,6 +192,17 @@ func (w *runWriter) run() {
 		}
 		w.unsent.Add(-1)
 	}
+}
+
+// end ends the wait of a piece, whose answer is known, and counts its requests.
+func (w *runWriter) end(p *piece) {
+	if p.cancel != nil {
+		p.cancel()
+	}
+	if p.refused != nil {
+		p.refused = w.s.refusal(p.refused)
+	}
+	w.stats.End(len(p.counts), p.since, p.refused)
 }
 
 func (w *runWriter) send(p piece) error {

@@ -16,10 +16,12 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/clusterid"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
@@ -330,32 +332,36 @@ func benchClientKeys(b *testing.B, c *client.Client) {
 	report(b, b.N*batch, "key", cpu)
 }
 
-// BenchmarkTsoStream has 64 requests of one timestamp under way.
+// BenchmarkTsoStream has one request of one timestamp under way, and 64.
 func BenchmarkTsoStream(b *testing.B) {
 	client := onLoopback(b)
-	stream, err := client.TsoStream(within(b))
-	if err != nil {
-		b.Fatal(err)
-	}
-	room := make(chan struct{}, callers)
-	b.ReportAllocs()
-	b.ResetTimer()
-	cpu := cpuTime(b)
-	go func() {
-		req := &coordinatorv1.TsoRequest{Count: 1}
-		for range b.N {
-			room <- struct{}{}
-			if stream.Send(req) != nil {
-				return
+	for _, underWay := range []int{1, callers} {
+		b.Run(fmt.Sprint(underWay), func(b *testing.B) {
+			stream, err := client.TsoStream(metadata.AppendToOutgoingContext(within(b), clusterid.Key, clusterid.String(clusterID)))
+			if err != nil {
+				b.Fatal(err)
 			}
-		}
-		_ = stream.CloseSend()
-	}()
-	for range b.N {
-		if _, err := stream.Recv(); err != nil {
-			b.Fatal(err)
-		}
-		<-room
+			room := make(chan struct{}, underWay)
+			b.ReportAllocs()
+			b.ResetTimer()
+			cpu := cpuTime(b)
+			go func() {
+				req := &coordinatorv1.TsoRequest{Count: 1}
+				for range b.N {
+					room <- struct{}{}
+					if stream.Send(req) != nil {
+						return
+					}
+				}
+				_ = stream.CloseSend()
+			}()
+			for range b.N {
+				if _, err := stream.Recv(); err != nil {
+					b.Fatal(err)
+				}
+				<-room
+			}
+			report(b, b.N, "request", cpu)
+		})
 	}
-	report(b, b.N, "request", cpu)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
@@ -51,10 +52,10 @@ func (s *Server) PublishStream(stream grpc.BidiStreamingServer[coordinatorv1.Pub
 			size := proto.Size(req)
 			return publication{req, size, checkCommands(req.GetCommands(), size)}, size, nil
 		}
-		answer := func(waiting []publication) error {
+		answer := func(waiting []publication, since time.Time) error {
 			for len(waiting) > 0 {
 				n := together(waiting)
-				for i, resp := range s.publishTogether(l.ctx, waiting[:n]) {
+				for i, resp := range s.publishTogether(l.ctx, waiting[:n], since) {
 					resp.RequestId = waiting[i].req.GetRequestId()
 					if err := l.send(stream, resp); err != nil {
 						return err
@@ -81,8 +82,11 @@ func together(waiting []publication) int {
 	return len(waiting)
 }
 
-// publishTogether proposes the commands of all requests that are well formed.
-func (s *Server) publishTogether(ctx context.Context, requests []publication) []*coordinatorv1.PublishRootEventsResponse {
+// publishTogether proposes the commands of all requests that are well formed, the first of
+// which came at since.
+func (s *Server) publishTogether(ctx context.Context, requests []publication, since time.Time) []*coordinatorv1.PublishRootEventsResponse {
+	stats := s.cfg.Stats.Method(coordinatorv1.Coordinator_PublishRootEvents_FullMethodName)
+	stats.Begin(len(requests))
 	var all []*rootv1.Command
 	for _, p := range requests {
 		if p.refused == nil {
@@ -94,22 +98,26 @@ func (s *Server) publishTogether(ctx context.Context, requests []publication) []
 	if len(all) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Limits.StreamWait)
 		defer cancel()
-		results, failed = s.proposeUnbounded(ctx, all...)
+		if results, failed = s.proposeUnbounded(ctx, all...); failed != nil {
+			failed = s.refusal(failed)
+		}
 		s.cfg.Access.Rejected(ctx, results)
 	}
 	out := make([]*coordinatorv1.PublishRootEventsResponse, len(requests))
 	for i, p := range requests {
-		switch {
-		case p.refused != nil:
-			out[i] = &coordinatorv1.PublishRootEventsResponse{Error: s.detail(p.refused)}
-		case failed != nil:
-			out[i] = &coordinatorv1.PublishRootEventsResponse{Error: s.detail(failed)}
-		default:
-			n := len(p.req.GetCommands())
-			out[i] = &coordinatorv1.PublishRootEventsResponse{Results: results[:n:n]}
-			shorten.Results(out[i].GetResults())
-			results = results[n:]
+		refused := p.refused
+		if refused == nil {
+			refused = failed
 		}
+		stats.End(1, since, refused)
+		if refused != nil {
+			out[i] = &coordinatorv1.PublishRootEventsResponse{Error: s.detail(refused)}
+			continue
+		}
+		n := len(p.req.GetCommands())
+		out[i] = &coordinatorv1.PublishRootEventsResponse{Results: results[:n:n]}
+		shorten.Results(out[i].GetResults())
+		results = results[n:]
 	}
 	return out
 }

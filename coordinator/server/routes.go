@@ -6,11 +6,13 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -79,7 +81,10 @@ func (s *Server) regionsByKeys(ctx context.Context, req *keysRequest) (*packet, 
 // order; what waits for the root does so beside it.
 func (s *Server) routeStream(stream grpc.ServerStream) error {
 	return s.run(stream.Context(), s.routeStreams, func(l *live) error {
-		a := &routeAnswers{s: s, l: l, stream: stream, account: l.account(budget.Waiting)}
+		a := &routeAnswers{
+			s: s, l: l, stream: stream, account: l.account(budget.Waiting),
+			stats: s.cfg.Stats.Method(coordinatorv1.Coordinator_GetRegionsByKeys_FullMethodName),
+		}
 		defer a.account.Close()
 		defer a.waiting.Wait()
 		recv := func() (*keysRequest, int, error) {
@@ -99,6 +104,7 @@ type routeAnswers struct {
 	s      *Server
 	l      *live
 	stream grpc.ServerStream
+	stats  *rpcstats.Method
 
 	waiting sync.WaitGroup
 	// Requests that wait for the root, and their bytes.
@@ -106,13 +112,14 @@ type routeAnswers struct {
 	account      *budget.Account // of those
 }
 
-func (a *routeAnswers) answer(requests []*keysRequest) error {
+func (a *routeAnswers) answer(requests []*keysRequest, since time.Time) error {
 	for _, req := range requests {
+		a.stats.Begin(1)
 		var err error
 		if a.s.mustWait(req.read) {
-			err = a.await(req)
+			err = a.await(req, since)
 		} else {
-			err = a.one(a.l.ctx, req)
+			err = a.one(a.l.ctx, req, since)
 		}
 		if err != nil {
 			return err
@@ -133,12 +140,13 @@ func (s *Server) mustWait(read *coordinatorv1.ReadOptions) bool {
 
 // await answers a request that may wait for the root on a goroutine of its own,
 // until its own deadline. Too many at a time are refused.
-func (a *routeAnswers) await(req *keysRequest) error {
+func (a *routeAnswers) await(req *keysRequest, since time.Time) error {
 	limits, size := &a.s.cfg.Limits, int64(req.size())
 	count, bytes := a.count.Add(1), a.bytes.Add(size)
 	leave := func() { a.count.Add(-1); a.bytes.Add(-size) }
 	refuse := func(why error) error {
 		defer leave()
+		a.stats.End(1, since, why)
 		refusal := a.s.routeRefusal(req.id, why)
 		req.free()
 		return a.l.send(a.stream, refusal)
@@ -154,7 +162,7 @@ func (a *routeAnswers) await(req *keysRequest) error {
 		defer a.account.Give(int(size))
 		ctx, cancel := context.WithTimeout(a.l.ctx, req.patience(limits.StreamWait))
 		defer cancel()
-		if err := a.one(ctx, req); err != nil {
+		if err := a.one(ctx, req, since); err != nil {
 			a.l.cut(err)
 		}
 	})
@@ -167,16 +175,19 @@ var errManyWait = func() error {
 	return e
 }()
 
-// one answers a request, with a refusal if need be. What is sent is made when it
-// is this answer's turn, a part at a time: for a reader that takes nothing there
+// one answers a request that came at since, with a refusal if need be, and counts it. What
+// is sent is made when it is this answer's turn, a part at a time: for a reader that takes nothing there
 // is one part, however many answers wait.
-func (a *routeAnswers) one(ctx context.Context, req *keysRequest) error {
+func (a *routeAnswers) one(ctx context.Context, req *keysRequest, since time.Time) error {
 	id := req.id
 	v, found, err := a.s.route(ctx, req)
 	req.free()
 	if err == nil {
 		defer found.release()
+	} else {
+		err = a.s.refusal(err)
 	}
+	a.stats.End(1, since, err)
 	if cut := a.l.turn(); cut != nil {
 		return cut
 	}

@@ -223,9 +223,10 @@ func (l *live) sendLocked(stream grpc.ServerStream, m any) error {
 // exchange answers the requests of a stream in order. It reads ahead while
 // answers are made, up to MaxQueued requests and MaxMessageBytes: answer gets
 // everything that was read since it was last called, so that what costs a
-// round trip costs it once for all of them. recv returns a request and its
-// size in bytes. Its error ends the stream after what came before is answered.
-func exchange[T any](l *live, limits Limits, recv func() (T, int, error), answer func(requests []T) error) error {
+// round trip costs it once for all of them, and when the first of them came. recv
+// returns a request and its size in bytes. Its error ends the stream after what came
+// before is answered.
+func exchange[T any](l *live, limits Limits, recv func() (T, int, error), answer func(requests []T, since time.Time) error) error {
 	in := newInbox[T](limits.MaxQueued, limits.MaxMessageBytes)
 	in.account = l.account(budget.Queued)
 	defer in.account.Close()
@@ -266,9 +267,10 @@ type inbox[T any] struct {
 	account           *budget.Account // of items, until they are answered
 
 	mu sync.Mutex
-	// Guarded by mu. bytes is the size of items.
+	// Guarded by mu. bytes is the size of items, since when the first of them came.
 	items  []T
 	bytes  int
+	since  time.Time
 	spare  []T
 	closed bool
 	// answering: what was taken last counts still.
@@ -286,6 +288,7 @@ func newInbox[T any](limit, limitBytes int) *inbox[T] {
 // one, unless it does not fit in the process's budget: then it is refused. It
 // returns io.EOF when the inbox is closed.
 func (b *inbox[T]) put(ctx context.Context, item T, size int) error {
+	var came time.Time // asked for by who waits, and who is the first
 	for {
 		b.mu.Lock()
 		if b.closed {
@@ -304,6 +307,9 @@ func (b *inbox[T]) put(ctx context.Context, item T, size int) error {
 		if !full {
 			b.items, b.bytes = append(b.items, item), b.bytes+size
 			first := len(b.items) == 1
+			if first {
+				b.since = orNow(came)
+			}
 			b.mu.Unlock()
 			if first {
 				signal(b.ready)
@@ -311,6 +317,7 @@ func (b *inbox[T]) put(ctx context.Context, item T, size int) error {
 			return nil
 		}
 		b.mu.Unlock()
+		came = orNow(came)
 		select {
 		case <-b.room:
 		case <-ctx.Done():
@@ -319,16 +326,24 @@ func (b *inbox[T]) put(ctx context.Context, item T, size int) error {
 	}
 }
 
+// orNow is t, or now when that is not set.
+func orNow(t time.Time) time.Time {
+	if t.IsZero() {
+		return time.Now()
+	}
+	return t
+}
+
 func (b *inbox[T]) fullLocked(size int) bool {
 	return len(b.items) > 0 && (len(b.items) >= b.limit || b.bytes+size > b.limitBytes)
 }
 
 // drain calls f with what is queued, until the inbox is closed and empty or f fails.
-func (b *inbox[T]) drain(f func([]T) error) error {
+func (b *inbox[T]) drain(f func([]T, time.Time) error) error {
 	for {
-		items, bytes, open := b.take()
+		items, bytes, since, open := b.take()
 		if len(items) > 0 {
-			err := f(items)
+			err := f(items, since)
 			b.account.Give(bytes) // which the next take tells who waits for room
 			if err != nil {
 				return err
@@ -343,20 +358,20 @@ func (b *inbox[T]) drain(f func([]T) error) error {
 }
 
 // take returns all that is queued. The slice is valid until the next take.
-func (b *inbox[T]) take() (items []T, bytes int, open bool) {
+func (b *inbox[T]) take() (items []T, bytes int, since time.Time, open bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	items, bytes = b.items, b.bytes
+	items, bytes, since = b.items, b.bytes, b.since
 	clear(b.spare)
 	b.items, b.bytes, b.spare = b.spare[:0], 0, items
 	b.answering = len(items) > 0
 	signal(b.room)
-	return items, bytes, !b.closed
+	return items, bytes, since, !b.closed
 }
 
 // abandon gives back what nobody takes any more.
 func (b *inbox[T]) abandon() {
-	_, bytes, _ := b.take()
+	_, bytes, _, _ := b.take()
 	b.account.Give(bytes)
 }
 

@@ -73,7 +73,7 @@ type Result struct {
 	// OpsPerCPU is how many a second of processor time of this process, and of the system
 	// that it is measured against where that says.
 	OpsPerCPU float64 `json:"ops_per_cpu_s"`
-	// Server has latencies of unary calls as the servers saw them since they
+	// Server has latencies of requests as the servers saw them since they
 	// started, by metrics address and method.
 	Server map[string]map[string]rpcstats.Latency `json:"server,omitempty"`
 	// Watches is what the watches of workload watches got.

@@ -30,12 +30,15 @@ type Histogram struct {
 }
 
 // Observe counts one duration; a negative one counts as zero.
-func (h *Histogram) Observe(d time.Duration) {
+func (h *Histogram) Observe(d time.Duration) { h.observe(d, 1) }
+
+// observe counts the same duration n times.
+func (h *Histogram) observe(d time.Duration, n int) {
 	if d < 0 {
 		d = 0
 	}
-	h.buckets[bucketOf(d)].Add(1)
-	h.sum.Add(int64(d))
+	h.buckets[bucketOf(d)].Add(uint64(n))
+	h.sum.Add(int64(d) * int64(n))
 	for {
 		seen := h.max.Load()
 		if int64(d) <= seen || h.max.CompareAndSwap(seen, int64(d)) {

@@ -92,6 +92,52 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { _, _ = s.Unary(ctx, nil, info, handler) }); n != 0 {
 		t.Errorf("%v allocations a call, want 0", n)
 	}
+	m, start := s.Method("/a/A"), time.Now()
+	if n := testing.AllocsPerRun(100, func() { m.Begin(64); m.End(64, start, refused) }); n != 0 {
+		t.Errorf("%v allocations for requests of a stream, want 0", n)
+	}
+}
+
+// Requests that are answered together count each by itself, with the calls of the method.
+func TestRequestsOfAStreamAreCountedWithCalls(t *testing.T) {
+	s := rpcstats.New()
+	_, _ = s.Unary(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/A"}, func(context.Context, any) (any, error) { return nil, nil })
+	m, began := s.Method("/a/A"), time.Now()
+	m.Begin(98)
+	if n := s.Snapshot()["/a/A"].InFlight; n != 98 {
+		t.Errorf("in flight = %d, want 98", n)
+	}
+	m.End(97, began.Add(-time.Second), nil)
+	m.End(1, began.Add(-time.Minute), reason.New(rootv1.Reason_REASON_OVERLOADED, "x"))
+	got := s.Snapshot()["/a/A"]
+	if got.InFlight != 0 || got.Codes["OK"] != 98 || got.Codes["ResourceExhausted"] != 1 || got.Latency.Count != 99 {
+		t.Errorf("counted %+v", got)
+	}
+	if l := got.Latency; l.P50Us < 1e6 || l.P50Us > 1.2e6 || l.P99Us < 60e6 || l.MeanUs < (97+60)*1e6/99 || l.MeanUs > (97+60)*1.1e6/99 {
+		t.Errorf("latency %+v", l)
+	}
+}
+
+// A stream is open, or has ended with a code. It is no request, and has no latency.
+func TestStreamsAreNoRequests(t *testing.T) {
+	s := rpcstats.New()
+	stream := func(err error) {
+		_ = s.Stream(nil, nil, &grpc.StreamServerInfo{FullMethod: "/a/Watch"}, func(any, grpc.ServerStream) error {
+			if n := s.Streams()["/a/Watch"].Open; n != 1 {
+				t.Errorf("open during the stream = %d, want 1", n)
+			}
+			return err
+		})
+	}
+	stream(nil)
+	stream(context.Canceled)
+	stream(context.Canceled)
+	if got := s.Streams()["/a/Watch"]; got.Open != 0 || got.Ended["OK"] != 1 || got.Ended["Canceled"] != 2 || len(got.Ended) != 2 {
+		t.Errorf("streams %+v", got)
+	}
+	if got := s.Snapshot(); len(got) != 0 {
+		t.Errorf("requests %+v", got)
+	}
 }
 
 func BenchmarkUnary(b *testing.B) {
@@ -103,6 +149,23 @@ func BenchmarkUnary(b *testing.B) {
 			_, _ = s.Unary(context.Background(), nil, info, handler)
 		}
 	})
+}
+
+// BenchmarkStream is what so many requests that are answered together cost.
+func BenchmarkStream(b *testing.B) {
+	for _, n := range []int{1, 64} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			m := rpcstats.New().Method("/a/A")
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					start := time.Now()
+					m.Begin(n)
+					m.End(n, start, nil)
+				}
+			})
+		})
+	}
 }
 
 // A merge has what both histograms have observed.

@@ -73,8 +73,10 @@ type Vars struct {
 	Outgoing []uint64 `json:"outgoing"`
 	Learners []uint64 `json:"learners"`
 
-	Peers map[uint64]transport.PeerMetrics   `json:"peers"`
-	RPC   map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	Peers map[uint64]transport.PeerMetrics `json:"peers"`
+	// RPC counts requests by method, those in streams too; Streams are what those came in.
+	RPC     map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	Streams map[string]rpcstats.StreamSnapshot `json:"streams"`
 	// Access counts refusals and callers. Nil without certificates.
 	Access *access.Metrics `json:"access"`
 	// Budget is what callers make the process hold, Gate the gRPC connections.
@@ -116,7 +118,7 @@ func (p *Peer) Vars() any {
 	}
 	out.Fsync, out.Apply = rep.Latencies()
 	m := srv.Metrics()
-	out.TailReaders, out.CutReaders, out.RPC, out.Access = m.Readers, m.CutReaders, m.RPCs, m.Access
+	out.TailReaders, out.CutReaders, out.RPC, out.Streams, out.Access = m.Readers, m.CutReaders, m.RPCs, m.Streams, m.Access
 	out.Peers = net.Metrics()
 	out.Budget, out.Gate = p.cfg.Budget.Vars(), srv.GateVars()
 	return out

@@ -174,11 +174,14 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 // Vars is a server as /debug/vars shows it.
 type Vars struct {
 	Calls       map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	Streams     map[string]rpcstats.StreamSnapshot `json:"streams"`
 	Connections gate.Vars                          `json:"connections"`
 }
 
 // Vars returns its numbers.
-func (s *Server) Vars() Vars { return Vars{s.stats.Snapshot(), s.gate.Vars(s.listener.Load())} }
+func (s *Server) Vars() Vars {
+	return Vars{s.stats.Snapshot(), s.stats.Streams(), s.gate.Vars(s.listener.Load())}
+}
 
 // Get implements storev1.StoreServer.
 func (s *Server) Get(_ context.Context, req *storev1.GetRequest) (*storev1.GetResponse, error) {

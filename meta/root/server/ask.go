@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
@@ -71,7 +72,7 @@ func (s *Server) ConfirmTenure(ctx context.Context, req *rootv1.ConfirmTenureReq
 // ConfirmStream implements rootv1.RootServer.
 func (s *Server) ConfirmStream(stream grpc.BidiStreamingServer[rootv1.ConfirmTenureRequest, rootv1.ConfirmTenureResponse]) error {
 	return s.guarded(stream, "confirm stream", func(out *outlet) error {
-		method := s.stats.Method("ConfirmStream/request")
+		method := s.stats.Method(rootv1.Root_ConfirmTenure_FullMethodName)
 		for {
 			req, err := stream.Recv()
 			if errors.Is(err, io.EOF) {
@@ -81,9 +82,10 @@ func (s *Server) ConfirmStream(stream grpc.BidiStreamingServer[rootv1.ConfirmTen
 				return err
 			}
 			out.pending.Add(1)
-			start := method.Begin()
+			start := time.Now()
+			method.Begin(1)
 			resp, err := s.ConfirmTenure(stream.Context(), req)
-			method.End(start, err)
+			method.End(1, start, err)
 			if err == nil {
 				err = out.send(resp)
 			}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
@@ -234,6 +235,7 @@ func (s *Server) pipeline(stream grpc.BidiStreamingServer[rootv1.ProposeRequest,
 		}
 	})
 	err := s.receive(ctx, stream, func(req *rootv1.ProposeRequest) bool {
+		came := time.Now()
 		select {
 		case places <- struct{}{}:
 		case <-s.stopping:
@@ -242,7 +244,7 @@ func (s *Server) pipeline(stream grpc.BidiStreamingServer[rootv1.ProposeRequest,
 			return false
 		}
 		out.pending.Add(1)
-		judging.Go(func() { answers <- s.answer(ctx, req) })
+		judging.Go(func() { answers <- s.answer(ctx, req, came) })
 		return true
 	})
 	judging.Wait()
@@ -270,14 +272,14 @@ func (s *Server) receive(ctx context.Context, stream grpc.BidiStreamingServer[ro
 	}
 }
 
-// answer judges one request of a stream. It counts like an RPC of its own.
-func (s *Server) answer(ctx context.Context, req *rootv1.ProposeRequest) *rootv1.ProposeResponse {
-	method := s.stats.Method("ProposeStream/request")
-	start := method.Begin()
+// answer judges one request of a stream, and counts it as a call.
+func (s *Server) answer(ctx context.Context, req *rootv1.ProposeRequest, came time.Time) *rootv1.ProposeResponse {
+	method := s.stats.Method(rootv1.Root_Propose_FullMethodName)
+	method.Begin(1)
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProposeTimeout)
 	defer cancel()
 	results, err := s.propose(ctx, req)
-	method.End(start, err)
+	method.End(1, came, err)
 	resp := &rootv1.ProposeResponse{RequestId: req.GetRequestId(), Results: results}
 	if err != nil {
 		resp.Results, resp.Error = nil, reason.From(err)

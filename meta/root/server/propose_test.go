@@ -47,8 +47,11 @@ func TestProposeStreamDoesNotWaitForEarlierRequests(t *testing.T) {
 			}
 			seen[resp.RequestId] = true
 		}
-		if got := s.Metrics().RPCs["ProposeStream/request"].Codes["OK"]; got != 8 {
+		if got := s.Metrics().RPCs[rootv1.Root_Propose_FullMethodName].Codes["OK"]; got != 8 {
 			t.Errorf("%d requests counted, want 8", got)
+		}
+		if open := s.Metrics().Streams[rootv1.Root_ProposeStream_FullMethodName].Open; open != 1 {
+			t.Errorf("%d streams are open, want 1", open)
 		}
 	})
 }
@@ -118,6 +121,13 @@ func TestConfirmStream(t *testing.T) {
 		}
 		if _, err := stream.Recv(); reason.Of(err) != rootv1.Reason_REASON_CLUSTER_MISMATCH {
 			t.Errorf("another cluster: %v", err)
+		}
+		m := s.Metrics()
+		if asked := m.RPCs[rootv1.Root_ConfirmTenure_FullMethodName].Codes; asked["OK"] != 10 || asked["FailedPrecondition"] != 1 || len(m.RPCs) != 1 {
+			t.Errorf("counted %v", m.RPCs)
+		}
+		if ended := m.Streams[rootv1.Root_ConfirmStream_FullMethodName]; ended.Open != 0 || ended.Ended["FailedPrecondition"] != 1 {
+			t.Errorf("streams %+v", ended)
 		}
 		idle, err := s.root().ConfirmStream(ctx)
 		if err != nil {

@@ -35,9 +35,9 @@ type Metrics struct {
 	Proposals int64 `json:"proposals"`
 	// Snapshots is the number of snapshots being sent.
 	Snapshots int64 `json:"snapshots"`
-	// RPCs counts calls by method. "ProposeStream/request" and "ConfirmStream/request"
-	// are the requests inside streams.
-	RPCs map[string]rpcstats.MethodSnapshot `json:"rpcs"`
+	// RPCs counts requests by method, those in streams too; Streams are what those came in.
+	RPCs    map[string]rpcstats.MethodSnapshot `json:"rpcs"`
+	Streams map[string]rpcstats.StreamSnapshot `json:"streams"`
 	// Access counts refusals and callers. Nil without certificates.
 	Access *access.Metrics `json:"access"`
 }
@@ -46,7 +46,7 @@ type Metrics struct {
 func (s *Server) Metrics() Metrics {
 	return Metrics{
 		Readers: s.Readers(), CutReaders: s.cut.Load(), Proposals: s.proposals.Taken(),
-		Snapshots: s.snapshots.all.Taken(), RPCs: s.stats.Snapshot(), Access: s.cfg.Access.Metrics(),
+		Snapshots: s.snapshots.all.Taken(), RPCs: s.stats.Snapshot(), Streams: s.stats.Streams(), Access: s.cfg.Access.Metrics(),
 	}
 }
 
