@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -98,96 +96,28 @@ func (s *Source) count(err error) {
 	}
 }
 
-// until is when a connection ends whose other side has these chains.
-func (b *bundle) until(chains [][]*x509.Certificate) time.Time {
-	if end := ends(chains); end.Before(b.expires) {
-		return end
-	}
-	return b.expires
-}
-
-// lookAgain is how long at most a connection relies on elapsed time and on who was
-// believed: the wall clock may be set, machines sleep, and ca.crt changes.
-const lookAgain = 10 * time.Second
-
-// mortal ends with the certificates that it was opened with, and when no CA that is
-// believed has signed the other side's any more.
+// mortal is a connection that ends with its lifetime.
 type mortal struct {
 	*tls.Conn
-	source *Source
-	// use is what the other side's certificate has to be good for.
-	use x509.ExtKeyUsage
+	lifetime
 	// alert says what an alert of the other side means; nil on its own side.
 	alert func(error) error
-
-	// Owned by the timer: when it ends, and what the other side was judged by.
-	end    time.Time
-	judged *bundle
-
-	mu sync.Mutex
-	// Guarded by mu. timer is nil when the connection is closed.
-	timer *time.Timer
 }
 
-// mortal starts the clock of a connection whose other side b believed on the way
-// of these chains.
+// mortal starts the lifetime of a connection whose other side b believed on the way of these chains.
 func (s *Source) mortal(c *tls.Conn, b *bundle, chains [][]*x509.Certificate, use x509.ExtKeyUsage, alert func(error) error) *mortal {
-	until := b.until(chains)
-	left := until.Sub(s.now())
-	early := min(left/20, time.Minute)
-	m := &mortal{
-		Conn: c, source: s, use: use, alert: alert, judged: b,
-		end: until.Add(-time.Duration(rand.Int64N(int64(max(early, 0)) + 1))),
+	until := ends(chains)
+	if b.expires.Before(until) {
+		until = b.expires
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.timer = time.AfterFunc(m.left(), m.look)
+	m := &mortal{Conn: c, alert: alert}
+	m.begin(s, b, c.NetConn(), m, c.ConnectionState().PeerCertificates, use, until)
 	return m
 }
 
-// left is how long it may go on without another look.
-func (m *mortal) left() time.Duration { return min(max(m.end.Sub(m.source.now()), 0), lookAgain) }
-
-// look is what the timer does.
-func (m *mortal) look() {
-	if err := m.judge(m.source.current()); err != nil {
-		m.source.count(refusal(m.Conn, err))
-	} else if d := m.left(); d > 0 {
-		m.mu.Lock()
-		if m.timer != nil {
-			m.timer.Reset(d)
-		}
-		m.mu.Unlock()
-		return
-	}
-	_ = m.Close()
-}
-
-// judge looks at the other side's certificate again when what is read changed.
-func (m *mortal) judge(b *bundle) error {
-	if b == m.judged {
-		return nil
-	}
-	m.judged = b
-	now, certs := m.source.now(), m.ConnectionState().PeerCertificates
-	chains, err := verify(certs, b.cas, now, []x509.ExtKeyUsage{m.use})
-	if err != nil {
-		return b.unbelieved(err, certs[0], now)
-	}
-	if end := ends(chains); end.Before(m.end) {
-		m.end = end
-	}
-	return nil
-}
-
-// Close ends the connection and its timer.
+// Close ends the connection and its lifetime.
 func (m *mortal) Close() error {
-	m.mu.Lock()
-	if m.timer != nil {
-		m.timer.Stop()
-		m.timer = nil
-	}
-	m.mu.Unlock()
+	m.over()
 	return m.Conn.Close()
 }
 

@@ -113,20 +113,22 @@ func (s *Source) ClientConn(ctx context.Context, c net.Conn, of ...Peer) (net.Co
 	return s.dial(ctx, c, forBare, some(of))
 }
 
-// HTTP is the configuration of an HTTP listener whose callers need a certificate of the same
-// cluster, in any role. Its handler is one of Handler. An own certificate that ended is shown all
-// the same: who looks at it sees that, and the handler tells who does not. It is nil for a nil Source.
-func (s *Source) HTTP() *tls.Config { return s.http(tls.RequireAndVerifyClientCert) }
+// HTTP has an HTTP listener speak TLS, with callers who show a certificate of the same cluster, in any
+// role. Its handler is one of Handler. An own certificate that ended is shown all the same: who looks
+// at it sees that, and the handler tells who does not. A nil Source returns l.
+func (s *Source) HTTP(l net.Listener) net.Listener { return s.http(l, tls.RequireAndVerifyClientCert) }
 
 // HTTPOpen is HTTP for a listener that has something for everybody: a client certificate is not
 // needed, and judged when given. Its handler is one of HandlerOpen, and asks Caller whose it is.
-func (s *Source) HTTPOpen() *tls.Config { return s.http(tls.VerifyClientCertIfGiven) }
+func (s *Source) HTTPOpen(l net.Listener) net.Listener {
+	return s.http(l, tls.VerifyClientCertIfGiven)
+}
 
-func (s *Source) http(asks tls.ClientAuthType) *tls.Config {
+func (s *Source) http(l net.Listener, asks tls.ClientAuthType) net.Listener {
 	if s == nil {
-		return nil
+		return l
 	}
-	return &tls.Config{
+	return tls.NewListener(accepting{l}, &tls.Config{
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			b, now := s.current(), s.now()
 			s.count(b.usable(now))
@@ -136,19 +138,22 @@ func (s *Source) http(asks tls.ClientAuthType) *tls.Config {
 				if len(cs.PeerCertificates) == 0 {
 					return nil
 				}
-				_, err := b.named(cs.PeerCertificates[0], nil)
-				err = refusal(hello.Conn, err)
-				s.count(err)
-				return err
+				if _, err := b.named(cs.PeerCertificates[0], nil); err != nil {
+					err = refusal(hello.Conn, err)
+					s.count(err)
+					return err
+				}
+				a := hello.Conn.(*accepted)
+				a.begin(s, b, a.Conn, a, cs.PeerCertificates, x509.ExtKeyUsageClientAuth, ends(cs.VerifiedChains))
+				return nil
 			}
 			return cfg, nil
 		},
-	}
+	})
 }
 
 // Caller is who an HTTP request's connection is with: nobody without a certificate,
-// or when it has ended since, or is no longer believed. The listener's configuration
-// is that of HTTP or HTTPOpen.
+// or when it has ended since, or is no longer believed. The listener is one of HTTP or HTTPOpen.
 func (s *Source) Caller(cs *tls.ConnectionState) principal.Principal {
 	if s == nil || cs == nil || len(cs.PeerCertificates) == 0 {
 		return principal.Principal{}

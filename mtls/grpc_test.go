@@ -112,7 +112,7 @@ func TestHTTP(t *testing.T) {
 		_, _ = io.WriteString(w, s.Caller(r.TLS).String())
 	}))
 	l := h.Listener
-	h.Listener = tls.NewListener(l, s.HTTPOpen())
+	h.Listener = s.HTTPOpen(l)
 	h.Config.ErrorLog = log.New(io.Discard, "", 0) // refusals
 	h.Start()
 	t.Cleanup(h.Close)
@@ -186,7 +186,7 @@ func TestHTTPBehindTheOwnEnd(t *testing.T) {
 	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{Logger: said.Logger(hclog.Info), Now: c.now})
 	h := httptest.NewUnstartedServer(s.HandlerOpen(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })))
 	l := h.Listener
-	h.Listener = tls.NewListener(l, s.HTTPOpen())
+	h.Listener = s.HTTPOpen(l)
 	h.Config.ErrorLog = log.New(io.Discard, "", 0)
 	h.Start()
 	t.Cleanup(h.Close)

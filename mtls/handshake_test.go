@@ -447,13 +447,22 @@ type sessions int
 func (*sessions) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
 func (n *sessions) Put(string, *tls.ClientSessionState)      { *n++ }
 
+// lone is the listener of one connection.
+type lone struct{ net.Conn }
+
+func (l lone) Accept() (net.Conn, error) { return l.Conn, nil }
+func (l lone) Addr() net.Addr            { return l.LocalAddr() }
+
 // Nothing before TLS 1.3 is spoken, and no session is resumed, on any listener.
 func TestNothingOld(t *testing.T) {
 	a := newAuthority(t, "prod", time.Now())
 	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{})
 	http := func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
-		c := tls.Server(raw, s.HTTP())
-		return c, principal.Principal{}, c.HandshakeContext(ctx)
+		c, err := s.HTTP(lone{raw}).Accept()
+		if err != nil {
+			return nil, principal.Principal{}, err
+		}
+		return c, principal.Principal{}, c.(*tls.Conn).HandshakeContext(ctx)
 	}
 	for name, server := range map[string]side{"bare": s.ServerConn, "HTTP": http} {
 		var kept sessions

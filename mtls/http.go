@@ -41,7 +41,7 @@ func (s *Source) DialHTTP(ctx context.Context, network, addr string, of ...Peer)
 
 // Handler serves as h does to whoever has a certificate of the cluster, and nobody else: also where
 // the listener does not ask for one, and behind the end of the one that a connection began with. The
-// listener's configuration is that of HTTP. What a request says of who asks, in HeaderCaller, is taken away, but where a proxy
+// listener is one of HTTP. What a request says of who asks, in HeaderCaller, is taken away, but where a proxy
 // asks. A nil Source returns h.
 func (s *Source) Handler(h http.Handler) http.Handler {
 	if s == nil {
@@ -125,7 +125,7 @@ func (s *Source) CallerOf(r *http.Request) principal.Principal {
 }
 
 // HandlerOpen serves as h does while the own certificate is valid, and says that it ended to
-// whoever asks behind that. The listener's configuration is that of HTTPOpen. A nil Source returns h.
+// whoever asks behind that. The listener is one of HTTPOpen. A nil Source returns h.
 func (s *Source) HandlerOpen(h http.Handler) http.Handler {
 	if s == nil {
 		return h
@@ -137,6 +137,33 @@ func (s *Source) HandlerOpen(h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// accepting makes each connection one of accepted.
+type accepting struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l accepting) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &accepted{Conn: c}, nil
+}
+
+// accepted is a connection of an HTTP listener, below TLS. Its lifetime begins when its caller shows a certificate.
+type accepted struct {
+	net.Conn
+	lifetime
+}
+
+// NetConn is the connection that the listener accepted.
+func (a *accepted) NetConn() net.Conn { return a.Conn }
+
+// Close implements net.Conn.
+func (a *accepted) Close() error {
+	a.over()
+	return a.Conn.Close()
 }
 
 // Scheme is that of the URLs of HTTP ports: https with certificates.

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -26,12 +27,12 @@ import (
 	"github.com/nokv/nokv/mtls/principal"
 )
 
-// listening serves at a port of its own, by the configuration, until the test ends.
-func listening(t testing.TB, cfg *tls.Config, h http.Handler) (url string) {
+// listening serves at a port of its own, with TLS by secured, until the test ends.
+func listening(t testing.TB, secured func(net.Listener) net.Listener, h http.Handler) (url string) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	l := s.Listener
-	s.Listener = tls.NewListener(l, cfg)
+	s.Listener = secured(l)
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // refusals
 	s.Start()
 	t.Cleanup(s.Close)
@@ -64,7 +65,7 @@ func TestAnHTTPMemberAnswersNobodyWithoutACertificate(t *testing.T) {
 		t.Cleanup(transport.CloseIdleConnections)
 		return &http.Client{Transport: transport}
 	}
-	closed, opened := listening(t, s.HTTP(), h), listening(t, s.HTTPOpen(), h)
+	closed, opened := listening(t, s.HTTP, h), listening(t, s.HTTPOpen, h)
 	plain := httptest.NewServer(h)
 	t.Cleanup(plain.Close)
 	web := a.issue(t, principal.Client, "web", day)
@@ -93,7 +94,7 @@ func TestAnHTTPMemberAnswersNobodyWithoutACertificate(t *testing.T) {
 func TestNobodySaysForHimselfWhoAsks(t *testing.T) {
 	a := newAuthority(t, "prod", time.Now())
 	s := open(t, a.issue(t, principal.Member, "m1", day), mtls.Options{})
-	addr := strings.TrimPrefix(listening(t, s.HTTP(), s.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr := strings.TrimPrefix(listening(t, s.HTTP, s.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		fmt.Fprintf(w, "%v by %v:", s.CallerOf(r), s.OpenerOf(r))
 		for _, h := range []http.Header{r.Header, r.Trailer} {
@@ -165,6 +166,74 @@ func TestAddressesHaveNames(t *testing.T) {
 	}
 }
 
+// ongoing answers with a byte and goes on until the connection ends; /hijacked does so below HTTP, as WebSockets do.
+func ongoing(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	if r.URL.Path != "/hijacked" {
+		_, _ = w.Write([]byte("x"))
+		_ = control.Flush()
+		<-r.Context().Done()
+		return
+	}
+	c, rw, err := control.Hijack()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nx")
+	_, _ = io.Copy(io.Discard, rw)
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	made   chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.made:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { close(p.closed); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// What is under way at an HTTP listener ends with the certificate that the connection was opened with.
+func TestRequestsEndWithTheirCertificate(t *testing.T) {
+	a := newAuthority(t, "prod", time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+	own, web := a.issue(t, principal.Member, "m1", 90*day), a.issue(t, principal.Client, "web", 10*time.Minute)
+	for _, path := range []string{"/hijacked", "/stream"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := open(t, own, mtls.Options{})
+			l := &pipes{make(chan net.Conn), make(chan struct{})}
+			server := &http.Server{Handler: s.Handler(http.HandlerFunc(ongoing))}
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(s.HTTP(l)) }()
+			near, far := net.Pipe()
+			l.made <- far
+			begun, c := time.Now(), tls.Client(near, browser(t, web, true))
+			if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: m1\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(c).ReadString('\n')
+			if err != nil || !strings.HasPrefix(line, "HTTP/1.1 ") || strings.Contains(line, "403") {
+				t.Fatalf("%q, %v", line, err)
+			}
+			time.AfterFunc(time.Hour, func() { _ = c.Close() })
+			_, _ = io.Copy(io.Discard, c)
+			if life := time.Since(begun); life > 10*time.Minute || life < 10*time.Minute-30*time.Second {
+				t.Errorf("%s by a certificate of 10 minutes ends after %v", path, life)
+			}
+			_ = c.Close()
+			_ = server.Close()
+			<-served
+		})
+	}
+}
+
 // An HTTP member with certificates, and a caller of it. The caller means the member by its name: who has another one's
 // certificate, at that address, is not asked.
 func Example() {
@@ -174,8 +243,8 @@ func Example() {
 			return err
 		}
 		moves := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "hello, %s", certs.CallerOf(r)) })
-		server := &http.Server{Handler: certs.Handler(moves), TLSConfig: certs.HTTP(), ReadHeaderTimeout: 5 * time.Second}
-		return server.ServeTLS(l, "", "")
+		server := &http.Server{Handler: certs.Handler(moves), ReadHeaderTimeout: 5 * time.Second}
+		return server.Serve(certs.HTTP(l))
 	}
 	caller := func(folder, name, address string) (*http.Response, error) {
 		certs, err := mtls.Open(folder, mtls.Options{})

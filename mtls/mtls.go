@@ -12,9 +12,8 @@
 //     has something for callers without a certificate says so: HTTPOpen, HandlerOpen.
 //  2. TLS 1.3, and no session is resumed: each connection proves anew who it is.
 //  3. A connection ends when a certificate ends that it was opened with, whichever
-//     side's, at most a minute early; and within ten seconds of the moment when ca.crt
-//     no longer has a CA that the other side's comes from. A request on an HTTP
-//     listener's connection is nobody's then.
+//     side's (an HTTP listener's: its caller's), at most a minute early; and within ten seconds of the moment when ca.crt
+//     no longer has a CA that the other side's comes from. What is under way on it ends as well.
 //  4. Files that change are read again within a second of the next handshake, and
 //     every ten seconds while connections are open.
 //     What cannot be used, or makes another principal of the process, changes

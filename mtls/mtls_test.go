@@ -194,7 +194,7 @@ func TestExpires(t *testing.T) {
 		}
 	}
 	var none *mtls.Source
-	if !none.Expires().IsZero() || none.Principal().Known() || none.Dir() != "" || none.HTTP() != nil || none.Caller(nil).Known() {
+	if !none.Expires().IsZero() || none.Principal().Known() || none.Dir() != "" || none.HTTP(nil) != nil || none.Caller(nil).Known() {
 		t.Error("no certificates are somebody's")
 	}
 }

@@ -27,7 +27,8 @@
 //     epoch they are at: these are made anew. What is Reserved passes neither way.
 //  7. With Config.Callers nobody gets by it what the grants do not give: each request is judged
 //     by whose it is, by grants that are half a second old at most while coordinators answer, and 10 s
-//     while none does.
+//     while none does. What is under way ends with the certificate of its caller, where the listener is
+//     one of mtls.HTTP.
 //
 // The listener with its limits of headers and time is left to the caller, and so is who may ask
 // without Config.Callers.

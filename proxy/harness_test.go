@@ -3,7 +3,6 @@ package proxy_test
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -155,7 +154,7 @@ func startAt(t testing.TB, lan *lan, certs func(member int) *mtls.Source, member
 		m := httptest.NewUnstartedServer(h)
 		lan.instead(m)
 		if certs != nil && certs(i) != nil {
-			m.Listener = tls.NewListener(m.Listener, certs(i).HTTP())
+			m.Listener = certs(i).HTTP(m.Listener)
 		}
 		m.Start()
 		t.Cleanup(m.Close)

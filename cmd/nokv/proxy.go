@@ -234,9 +234,10 @@ func (s *proxyServer) serve(ctx context.Context, lis net.Listener, certs *mtls.S
 	}
 	server.Protocols.SetHTTP1(true)
 	if tls {
-		h, server.TLSConfig = certs.Handler(h), certs.HTTP()
+		h = certs.Handler(h)
 		server.Protocols.SetHTTP2(true) // which HTTP offers: a caller that speaks it takes it
 	} else {
+		certs = nil
 		server.Protocols.SetUnencryptedHTTP2(true)
 	}
 	server.Handler = h
@@ -250,11 +251,7 @@ func (s *proxyServer) serve(ctx context.Context, lis net.Listener, certs *mtls.S
 		}
 	})
 	beside.Go(func() {
-		serve := server.Serve
-		if tls {
-			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
-		}
-		if err := serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(certs.HTTP(s.listener)); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serve on %s: %w", lis.Addr(), err)
 		}
 	})

@@ -271,16 +271,10 @@ func (d *demo) close() {
 func (d *demo) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := &http.Server{Handler: d.certs.Handler(d), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10, TLSConfig: d.certs.HTTP()}
+	server := &http.Server{Handler: d.certs.Handler(d), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
 	var beside sync.WaitGroup
 	defer beside.Wait()
-	beside.Go(func() {
-		if d.certs != nil {
-			_ = server.ServeTLS(d.listener, "", "")
-			return
-		}
-		_ = server.Serve(d.listener)
-	})
+	beside.Go(func() { _ = server.Serve(d.certs.HTTP(d.listener)) })
 	defer server.Close()
 	beside.Go(func() { d.simulate(ctx) })
 	d.worker.say(workerEvent{Member: d.id, Event: "starts", Address: d.listener.Addr().String()})

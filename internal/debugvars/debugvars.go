@@ -169,7 +169,7 @@ func Serve(ctx context.Context, lis net.Listener, s Source) error {
 		handler = byName(s.Hosts, handler)
 	}
 	server := &http.Server{
-		Handler: s.TLS.HandlerOpen(handler), TLSConfig: s.TLS.HTTPOpen(), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
+		Handler: s.TLS.HandlerOpen(handler), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
 		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes, ConnState: markBusy,
 		ErrorLog: s.Logger.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
@@ -183,12 +183,7 @@ func Serve(ctx context.Context, lis net.Listener, s Source) error {
 	if s.API != nil {
 		most = maxAPIConnections
 	}
-	limited := net.Listener(listen.Limit(lis, min(most, listen.Connections()/8)))
-	serve := server.Serve
-	if s.TLS != nil {
-		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
-	}
-	err := serve(limited)
+	err := server.Serve(s.TLS.HTTPOpen(listen.Limit(lis, min(most, listen.Connections()/8))))
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		<-stopped
 		return nil

@@ -73,7 +73,7 @@ func (s *Source) operates(r *http.Request) bool {
 
 // markBusy tells the listener on which connections something is asked.
 func markBusy(conn net.Conn, state http.ConnState) {
-	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok {
+	for wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok; wrapped, ok = conn.(interface{ NetConn() net.Conn }) {
 		conn = wrapped.NetConn()
 	}
 	if place, ok := conn.(interface{ SetBusy(busy bool) }); ok && (state == http.StateActive || state == http.StateIdle) {

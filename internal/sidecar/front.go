@@ -45,14 +45,13 @@ func (s *sidecar) listenForCallers() (end func(), err error) {
 		return nil, fmt.Errorf("listen for callers: %w", err)
 	}
 	server := &http.Server{
-		Handler: certs.HandlerOpen(s.guarded(certs, s.pass(certs))), TLSConfig: certs.HTTPOpen(),
-		ReadHeaderTimeout: callerHeaders, IdleTimeout: callerIdle, MaxHeaderBytes: callerHeaderBytes,
+		Handler: certs.HandlerOpen(s.guarded(certs, s.pass(certs))), ReadHeaderTimeout: callerHeaders, IdleTimeout: callerIdle, MaxHeaderBytes: callerHeaderBytes,
 		ErrorLog: s.log.Named("callers").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.ServeTLS(listen.Limit(lis, listen.Connections()/2), "", "") // the other half is to the process
+		_ = server.Serve(certs.HTTPOpen(listen.Limit(lis, listen.Connections()/2))) // the other half is to the process
 	}()
 	s.log.Info("callers are taken by TLS", "addr", lis.Addr(), "process", s.base.Host)
 	return func() {

@@ -149,17 +149,17 @@ var bounds = []mutation{
 	},
 	{
 		16, "a connection outlives the other side's certificate", "mtls/conn.go",
-		"end.Before(b.expires) {", "end.Before(b.expires) && false {",
+		"until := ends(chains)", "until := b.expires",
 		[]string{certs},
 	},
 	{
 		16, "a connection outlives our own certificate", "mtls/conn.go",
-		"\treturn b.expires\n}", "\treturn ends(chains)\n}",
+		"if b.expires.Before(until) {", "if false {",
 		[]string{certs},
 	},
 	{
-		16, "a connection outlives the belief in the other side's CA", "mtls/conn.go",
-		"if b == m.judged {", "if true {",
+		16, "a connection outlives the belief in the other side's CA", "mtls/lifetime.go",
+		"if b == l.judged {", "if true {",
 		[]string{certs},
 	},
 	{
