@@ -105,18 +105,20 @@ func (r *Router) untilGone(ctx context.Context, key []byte, keyspace string, t T
 		}
 		return t.over()
 	}
-	if key == nil {
+	for {
+		// Once another one has the key, it tells nothing of this member any more. It may come back here.
+		if key != nil && r.Follow(ctx, key, Options{Keyspace: keyspace}, func(now Target, err error) bool { return err != nil || !t.Lost(now, err) }) != nil {
+			return false, false
+		}
+		if gone() {
+			return !t.Failed(), true
+		}
 		for !gone() {
 			if !sleep(ctx, r.cfg.FailedWithin) {
 				return false, false
 			}
 		}
-		return !t.Failed(), true
 	}
-	err = r.Follow(ctx, key, Options{Keyspace: keyspace}, func(now Target, err error) bool {
-		return err != nil || !gone() || !t.Lost(now, err)
-	})
-	return !t.Failed(), err == nil
 }
 
 // over says whether the process of a target has ended or failed, by what is known now.

@@ -90,6 +90,41 @@ func TestDoDoesNotWaitForAStoppedMember(t *testing.T) {
 	}
 }
 
+// A member may lose a key in a planned move, have it back, and fail later: who still waits there waits no longer than for one
+// that fails with it.
+func TestAFormerOwnerThatFailsLaterIsNotWaitedFor(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b, end := start(t, router.Config{})
+			defer end()
+			b.snapshot(region(1, "", "m", 2, 1))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- b.Do(ctx, []byte("k"), router.Options{}, hangs) }()
+			synctest.Wait()
+			b.regions(region(1, "", "m", 7, 2))
+			time.Sleep(1500 * time.Millisecond)
+			if back {
+				b.regions(region(1, "", "m", 8, 1))
+				time.Sleep(3 * time.Second)
+			}
+			b.members(member(1, failed))
+			begun := time.Now()
+			if back {
+				if time.Sleep(20 * time.Second); len(done) > 0 {
+					t.Fatalf("nobody else has the key: %v", <-done)
+				}
+				b.regions(region(1, "", "m", 9, 2))
+				begun = time.Now()
+			}
+			if err := <-done; !errors.As(err, new(*router.Gone)) || time.Since(begun) > 3*time.Second {
+				t.Errorf("back %t: after %v: %v", back, time.Since(begun), err)
+			}
+		})
+	}
+}
+
 // What a function of Do has got of a member that is gone counts, and so does that nothing was sent.
 func TestDoKeepsWhatItsFunctionSaysOfAMemberThatIsGone(t *testing.T) {
 	other := errors.New("no such user")
