@@ -2,6 +2,7 @@ package grpcroute_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,6 +72,45 @@ func TestCallsAndStreamsDoNotWaitForAStoppedMember(t *testing.T) {
 			if took := time.Since(since); took > 5*time.Second || e.said != want[e.what] || (e.err == nil) != (e.said != "") || e.err != nil && status.Code(e.err) != codes.Unavailable {
 				t.Errorf("%s: %q %v, %v behind the next owner; want %q", e.what, e.said, e.err, took, want[e.what])
 			}
+		}
+		resume()
+	})
+}
+
+// What a stopped member has said is there for a caller that reads slowly. Behind that it is not waited for, by who reads or by who
+// sends.
+func TestWhatAStoppedMemberHasSaidIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, router.Config{}, "m1", "m2")
+		w.assign("a", "m1")
+		c := w.dial(grpcroute.Config{})
+		reads, err := c.FullDuplexCall(w.ctx("a", time.Hour))
+		must(t, err)
+		sends, err := c.FullDuplexCall(w.ctx("a", time.Hour))
+		must(t, err)
+		for _, s := range []grpc.BidiStreamingClient[testgrpc.StreamingOutputCallRequest, testgrpc.StreamingOutputCallResponse]{reads, sends} {
+			if got, err := echo(s, "one"); err != nil || got != "m1 one" {
+				t.Fatalf("%q %v", got, err)
+			}
+		}
+		must(t, reads.Send(body("two")))
+		time.Sleep(time.Second) // until its answer is here
+		resume := w.c.Pause("m1")
+		w.c.AwaitOwner(t, "games", []byte("a"), "m2")
+		time.Sleep(20 * time.Second)
+		if got, err := reads.Recv(); err != nil || string(got.GetPayload().GetBody()) != "m1 two" {
+			t.Errorf("what had come is lost: %q %v", got.GetPayload().GetBody(), err)
+		}
+		begun := time.Now()
+		if _, err := reads.Recv(); status.Code(err) != codes.Unavailable || time.Since(begun) > 3*time.Second {
+			t.Errorf("who reads waits %v: %v", time.Since(begun), err)
+		}
+		begun = time.Now()
+		for err = nil; err == nil; {
+			err = sends.Send(body(strings.Repeat("x", 64<<10)))
+		}
+		if time.Since(begun) > 3*time.Second {
+			t.Errorf("who sends waits %v: %v", time.Since(begun), err)
 		}
 		resume()
 	})

@@ -194,8 +194,12 @@ func (s *stream) SendMsg(m any) error {
 		return s.err
 	}
 	s.keepLocked(m)
-	conn, again := s.conn, !s.settled && s.whole
+	conn, at, again := s.conn, s.at, !s.settled && s.whole
 	s.mu.Unlock()
+	if at != nil {
+		at.attempt.Waiting()
+		defer at.attempt.Waited(false)
+	}
 	// mu is not held: a member that does not read would keep answers from being read.
 	err := conn.SendMsg(m)
 	if err == io.EOF && again { //nolint:errorlint // it is that
@@ -286,10 +290,15 @@ func (s *stream) answered(read func(grpc.ClientStream) error) error {
 		if err != nil {
 			return err
 		}
-		if err = read(conn); err == nil || err == io.EOF || at == nil { //nolint:errorlint // it is that
-			if at != nil {
-				at.attempt.Heard()
-			}
+		if at == nil {
+			err = read(conn)
+			s.settle()
+			return err
+		}
+		at.attempt.Waiting()
+		err = read(conn)
+		came := err == nil || err == io.EOF //nolint:errorlint // it is that
+		if at.attempt.Waited(came); came {
 			s.settle()
 			return err
 		}

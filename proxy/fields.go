@@ -62,8 +62,9 @@ type answerBody struct {
 
 // Read implements io.Reader.
 func (b *answerBody) Read(buf []byte) (int, error) {
+	b.attempt.Waiting()
 	n, err := b.ReadCloser.Read(buf)
-	b.attempt.Heard()
+	b.attempt.Waited(true)
 	if err == io.EOF {
 		maps.DeleteFunc(b.answer.Trailer, reserved)
 	}

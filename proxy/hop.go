@@ -108,6 +108,7 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 func (p *Proxy) send(by *http.Transport, out, req *http.Request, x *exchange) (_ *http.Response, stale bool, _ error) {
 	ctx, a := p.cfg.Router.WhileOwner(out.Context(), x.key, x.options, x.target)
 	x.attempt = a
+	a.Waiting()
 	s := &sending{attempt: a}
 	begun := time.Now()
 	late := time.AfterFunc(x.left, func() { a.End(errLate{p.cfg.Timeout}) })
@@ -125,7 +126,7 @@ func (p *Proxy) send(by *http.Transport, out, req *http.Request, x *exchange) (_
 		if err == nil {
 			late.Stop()
 			x.left -= time.Since(begun)
-			a.Heard()
+			a.Waited(true)
 			return resp, false, nil
 		}
 		_ = resp.Body.Close()

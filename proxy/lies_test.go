@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -371,6 +372,37 @@ func TestAnAnswerThatHasBegunEndsWithItsOwner(t *testing.T) {
 					if c.ends != 0 {
 						t.Errorf("the answer goes on, want its end within %v", c.ends)
 					}
+				}
+			})
+		})
+	}
+}
+
+// A caller that takes its answer slowly has all of it, though its member is gone meanwhile: that owes nothing while nobody reads.
+func TestTheAnswerOfASlowCallerIsWhole(t *testing.T) {
+	const size = 1 << 20
+	for name, signals := range map[string][]string{"failed": nil, "drained and left": {rooted.DrainedSignal}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := startInMemory(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+					rw.Header().Set("Content-Length", strconv.Itoa(size)) // else the proxy flushes, and waits for that by a mutex
+					_, _ = rw.Write(make([]byte, size))
+				}), says("second"))
+				front := serveAt(t, w.lan, w.proxy(proxy.Config{}).Lookup())
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL, nil)
+				must(t, err)
+				req.Header.Set("K", "k")
+				resp, err := w.lan.client(t).Do(req)
+				must(t, err)
+				defer resp.Body.Close()
+				m := w.member(0, failed)
+				m.Member.Signals = signals
+				w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{m}})
+				w.move(1)
+				w.heard()
+				time.Sleep(2 * time.Minute)
+				if n, err := io.Copy(io.Discard, resp.Body); n != size || err != nil {
+					t.Errorf("%d of %d bytes come: %v", n, size, err)
 				}
 			})
 		})

@@ -34,21 +34,24 @@ func (*Gone) Is(target error) bool { return target == io.ErrUnexpectedEOF }
 // GRPCStatus is that of a connection that was lost.
 func (e *Gone) GRPCStatus() *status.Status { return status.New(codes.Unavailable, e.Error()) }
 
-// Attempt is one request at one member, which WhileOwner looks after.
+// Attempt is one request at one member, which WhileOwner looks after. The caller says when it waits for the member, by
+// Waiting and Waited: while it does something else with what came, the member owes nothing.
 type Attempt struct {
-	cancel context.CancelCauseFunc
-	look   *time.Timer
-	ended  atomic.Bool
-	heard  atomic.Uint64
+	cancel  context.CancelCauseFunc
+	look    *time.Timer
+	ended   atomic.Bool
+	waiting atomic.Int64
+	heard   atomic.Uint64
 }
 
 // leftSilence is how long an answer that has begun may say nothing when its member has drained and left.
 const leftSilence = 30 * time.Second
 
 // WhileOwner returns the context of a request at a target. The context ends, with a *Gone as its cause, when the member was
-// said to have failed, another one has the key, and the member has said nothing for Config.FailedWithin since: one that is stopped,
-// or cut off, keeps its connections. Without a key the member alone counts. One that drained and left may finish what
-// it has: an answer that has begun there ends after 30 s of silence. A planned move ends nothing.
+// said to have failed, another one has the key, and the member has said nothing for Config.FailedWithin since, while the
+// caller waited: one that is stopped, or cut off, keeps its connections. Without a key the member alone counts. One that
+// drained and left may finish what it has: an answer that has begun there ends after 30 s of silence. A planned move ends
+// nothing.
 //
 // It begins to look after FailedWithin, which most requests do not take. The caller ends the Attempt.
 func (r *Router) WhileOwner(ctx context.Context, key []byte, o Options, t Target) (context.Context, *Attempt) {
@@ -63,20 +66,36 @@ func (r *Router) WhileOwner(ctx context.Context, key []byte, o Options, t Target
 		if left {
 			within = leftSilence
 		}
-		for before := a.heard.Load(); sleep(ctx, within); {
-			now := a.heard.Load()
-			if now == before && (!left || now > 0) {
+		for {
+			heard := a.heard.Load()
+			waits := a.waiting.Load() > 0 // behind heard: one that has ended since was heard of
+			if !sleep(ctx, within) {
+				return
+			}
+			waits = waits && a.waiting.Load() > 0
+			if heard == 0 {
+				waits = !left
+			}
+			if waits && heard == a.heard.Load() {
 				a.end(&Gone{Member: t.Member, Silent: within})
 				return
 			}
-			before = now
 		}
 	})
 	return ctx, a
 }
 
-// Heard takes note that something of the answer came.
-func (a *Attempt) Heard() { a.heard.Add(1) }
+// Waiting takes note that the caller waits for the member: to say something, or to take something. Until the answer has
+// begun it always does.
+func (a *Attempt) Waiting() { a.waiting.Add(1) }
+
+// Waited ends what Waiting began. heard: something of the answer came.
+func (a *Attempt) Waited(heard bool) {
+	a.waiting.Add(-1) // first: WhileOwner looks at heard before it
+	if heard {
+		a.heard.Add(1)
+	}
+}
 
 // End ends the context with a cause, and the looking. False: the attempt had been ended before.
 func (a *Attempt) End(why error) bool {

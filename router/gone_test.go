@@ -125,6 +125,46 @@ func TestAFormerOwnerThatFailsLaterIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// A member that is gone owes nothing while nobody waits for it: an answer that has begun is taken as slowly as its caller likes.
+func TestWhoTakesAnAnswerSlowlyIsNotCutOff(t *testing.T) {
+	for _, row := range []struct {
+		signals []string
+		within  time.Duration
+	}{{nil, 3 * time.Second}, {[]string{rooted.DrainedSignal}, time.Minute}} {
+		synctest.Test(t, func(t *testing.T) {
+			b, end := start(t, router.Config{})
+			defer end()
+			b.snapshot(region(1, "", "m", 2, 1))
+			must(t, b.Wait(t.Context()))
+			at, err := b.Resolve(t.Context(), []byte("k"), router.Options{})
+			must(t, err)
+			ctx, a := b.WhileOwner(t.Context(), []byte("k"), router.Options{}, at)
+			defer a.End(nil)
+			a.Waiting()
+			a.Waited(true)
+			m := member(1, failed)
+			m.Signals = row.signals
+			b.members(m)
+			b.regions(region(1, "", "m", 7, 2))
+			for range 10 {
+				time.Sleep(7 * time.Second)
+				a.Waiting()
+				time.Sleep(row.within / 10)
+				a.Waited(true)
+			}
+			if err := context.Cause(ctx); err != nil {
+				t.Fatalf("it was cut off: %v", err)
+			}
+			a.Waiting()
+			begun := time.Now()
+			<-ctx.Done()
+			if err := context.Cause(ctx); !errors.As(err, new(*router.Gone)) || time.Since(begun) > 2*row.within {
+				t.Errorf("after %v: %v", time.Since(begun), err)
+			}
+		})
+	}
+}
+
 // What a function of Do has got of a member that is gone counts, and so does that nothing was sent.
 func TestDoKeepsWhatItsFunctionSaysOfAMemberThatIsGone(t *testing.T) {
 	other := errors.New("no such user")
