@@ -11,7 +11,8 @@ import (
 // Strategy names a member for a region. An application may bring one of its own.
 type Strategy interface {
 	// Propose returns an index of the question's candidates, or -1 for somebody who is none
-	// of them; false: it has no opinion. It keeps and changes nothing of the question.
+	// of them; false: it has no opinion. It keeps and changes nothing of the question, and
+	// waits for nobody: nothing is planned, and nothing claimed, for any keyspace meanwhile.
 	Propose(q *Question) (int, bool)
 }
 
