@@ -13,10 +13,13 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/impersonate"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -295,10 +298,54 @@ func TestSecureStores(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.wantAll(map[string]string{"a": "1", "b": "2"})
+	s.publishes(ctx, 1)
 	r := s.RunProcess("serve", "--coordinator-addr", s.Coordinators(), "--store-id", "3", "--workdir", t.TempDir(), "--addr", "127.0.0.1:0",
 		"--certs", s.Certs.Of(principal.Member, "store-1"))
 	if r.Code != exitUsage || !strings.Contains(r.Stderr, "this process is member/store-3") {
 		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
+	}
+}
+
+// publishes has a store split and merge what it leads, by its certificate, and tries each kind of event by that.
+func (s *stores) publishes(ctx context.Context, i int) {
+	s.t.Helper()
+	at := func(r *rootv1.Region) *storev1.RegionAt {
+		return &storev1.RegionAt{RegionId: r.GetId(), Epoch: r.GetEpoch()}
+	}
+	route, err := s.client.GetRegionByKey(ctx, []byte("a"), client.Strong())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	parts, err := s.at(s.addrs[i]).Split(ctx, &storev1.SplitRequest{Region: regionAt(route.Region), Key: []byte("b")})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	whole, err := s.at(s.addrs[i]).Merge(ctx, &storev1.MergeRequest{Left: at(parts.GetLeft()), Right: at(parts.GetRight())})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	planned, err := s.client.PublishEvent(ctx, &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{
+		RegionId: whole.GetRegion().GetId(), ExpectedEpoch: whole.GetRegion().GetEpoch(), SplitKey: []byte("b"),
+	}}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	name := fmt.Sprint("store-", i+1)
+	own := impersonate.Things{ID: name, Region: whole.GetRegion().GetId(), Change: planned.GetEvents()[0].GetTransition().GetId(), Keyspace: uint32(rooted.DefaultKeyspace)}
+	member, err := client.New(client.Config{Endpoints: s.CoordinatorAddrs, TLS: s.Certs.Open(principal.Member, name)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer member.Close()
+	for i := range impersonate.Kinds().Len() {
+		e := impersonate.Event(impersonate.Kinds().Get(i), own)
+		if state.Publishable(e) != nil {
+			continue // nobody's
+		}
+		rule, _ := access.OfEvent(e, principal.Member)
+		if _, err := member.PublishRootEvent(ctx, e); errors.Is(err, client.ErrPermissionDenied) != (rule == access.No) {
+			s.t.Errorf("%s publishes %s (%v): %v", name, impersonate.Kinds().Get(i).Name(), rule, err)
+		}
 	}
 }
 
