@@ -162,6 +162,28 @@ func TestP61BroughtCodeNamesWhoGetsClaims(t *testing.T) {
 	})
 }
 
+// A claim of a keyspace that is made while others are given away is judged by a view that has it.
+func TestAClaimIsJudgedByWhatItsCallerHasSeen(t *testing.T) {
+	within(t, 4, nil, func(t *testing.T, w *world) {
+		settings := w.View().State.Keyspace(w.ks).GetSettings()
+		made := func(name string) state.KeyspaceID {
+			return state.KeyspaceID(w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: name, Settings: settings}}}).GetEvents()[0].GetKeyspace().GetId())
+		}
+		w.ks = made("code")
+		answer := make(chan error, 1)
+		w.code = func(*propose.Question) (int, bool) {
+			id := made("late")
+			go func() { answer <- w.desk.Claim(t.Context(), id, [][]byte{[]byte("k")}, "")[0].Err }()
+			synctest.Wait() // it waits in its line
+			return 0, true
+		}
+		w.one("a")
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Moves under way count for whom they bring regions: claims go to the others.
 func TestP59MovesUnderWayCount(t *testing.T) {
 	within(t, 2, nil, func(t *testing.T, w *world) {

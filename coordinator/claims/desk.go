@@ -217,11 +217,10 @@ func (d *Desk) Run(ctx context.Context) error {
 	defer timer.Stop()
 	for {
 		changed := d.cfg.Views.Changed()
-		view := d.cfg.Views.View()
-		d.again(view)
+		d.again(d.cfg.Views.View())
 		d.giveUp(d.cfg.Clock.Now())
 		for d.calls < maxCalls {
-			b := d.next(view)
+			b := d.next()
 			if b == nil {
 				break
 			}
@@ -231,7 +230,7 @@ func (d *Desk) Run(ctx context.Context) error {
 				d.judged <- b // there is room for all of them
 			})
 		}
-		d.ask(ctx, view, calls.Go)
+		d.ask(ctx, d.cfg.Views.View(), calls.Go)
 		if len(d.later) == 0 {
 			changed = nil
 		}

@@ -16,9 +16,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// next makes a call of what waits; nil: nothing does.
-func (d *Desk) next(v *rootview.View) *batch {
-	b := &batch{era: d.era(v)}
+// next makes a call of what waits; nil: nothing does. A claim is judged by a view that is read behind
+// its coming: what its caller has seen of the keyspace is in that.
+func (d *Desk) next() *batch {
+	b := &batch{era: d.era(d.cfg.Views.View())}
 	bytes := 0
 	for len(b.claims) < maxCommands && bytes < maxBytes {
 		c := d.take()
@@ -28,7 +29,7 @@ func (d *Desk) next(v *rootview.View) *batch {
 		if d.deserted(c) {
 			continue
 		}
-		if cmd := d.command(v, b.era, c); cmd != nil {
+		if cmd := d.command(d.cfg.Views.View(), b.era, c); cmd != nil {
 			bytes += proto.Size(cmd)
 			b.claims, b.commands = append(b.claims, c), append(b.commands, cmd)
 		}
