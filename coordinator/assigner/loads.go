@@ -170,6 +170,7 @@ func (a *Raw) followLoads(st *state.State, changes []state.Change, now clock.Ins
 	if len(a.loads.keyspaces) == 0 {
 		return
 	}
+	a.loads.sums.Follow(a.loads.book, changes, now)
 	for i := range changes {
 		if c := &changes[i]; c.Kind == state.ChangeTransition && !c.Removed && c.Transition.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED {
 			a.reshaped(c.Transition, now)

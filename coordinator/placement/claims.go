@@ -50,9 +50,9 @@ func (c *Claims) weigh(said func(*rootv1.Member) (float64, bool)) {
 	candidates, _ := c.p.candidatesOf(c.k)
 	for _, m := range candidates {
 		if x, known := said(m.record); known {
-			loads[m.id] = x
+			loads[m.ID] = x
 			sum += x
-			regions += c.p.State.MemberRegionCount(m.id)
+			regions += c.p.State.MemberRegionCount(m.ID)
 		}
 	}
 	if sum <= 0 || regions == 0 {

@@ -76,7 +76,7 @@ type passed struct {
 
 // allBusy reports whether too many moves are under way to each member that takes regions of a keyspace.
 func (p *planner) allBusy(k *settings, inFlight int) bool {
-	return !slices.ContainsFunc(p.targetsOf(k).candidates, func(c *candidate) bool { return p.taking(c.id) < inFlight })
+	return !slices.ContainsFunc(p.targetsOf(k).candidates, func(c *known) bool { return p.taking(c.ID) < inFlight })
 }
 
 // leaving are the regions that an owner has and that are not on their way, heaviest first. One
@@ -149,7 +149,7 @@ func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) 
 	if k.shared() {
 		stay = besides(r, from, others)
 	}
-	var to *candidate
+	var to *known
 	if stay < k.needed(w.reason) {
 		var why Why
 		if to, why = p.target(k, r, -1, true, w.most); to == nil && (stay == 0 || why == TooManyMoves) {
@@ -164,7 +164,7 @@ func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) 
 	}
 	if to != nil {
 		o.To = to.owner()
-		p.takes[to.id]++
+		p.takes[to.ID]++
 	}
 	p.gives[from.Member]++
 	p.do(r, o)

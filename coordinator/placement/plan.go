@@ -32,7 +32,7 @@ func Make(in Input) Plan {
 
 func newPlanner(in Input) *planner {
 	return &planner{
-		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{}, scales: map[state.KeyspaceID]*scaled{},
+		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{}, scales: map[state.KeyspaceID]*weighed{},
 		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]int{}, trials: map[state.MemberID]bool{},
 		tried: map[uint64]state.KeyspaceID{},
 	}
@@ -43,18 +43,15 @@ type planner struct {
 	Input
 	plan      Plan
 	keyspaces map[state.KeyspaceID]*settings
-	// able are the members that may take something, by id, once looked up, and damped those
-	// that may if nobody else may.
-	able, damped []*candidate
-	looked       bool
-	targets      map[state.KeyspaceID]*targets
+	// active are the members as everyone has them, once looked up, acting the incarnations that may act, and hot
+	// those that have more load than they can take.
+	active  []known
+	looked  bool
+	acting  map[state.MemberID]uint64
+	hot     map[uint64]bool
+	targets map[state.KeyspaceID]*targets
 	// scales are those of keyspaces by load, once asked for.
-	scales map[state.KeyspaceID]*scaled
-	// active are the members as everyone has them, acting the incarnations that may act, and hot
-	// those that have more load than they can take; nil: not looked up.
-	active []known
-	acting map[state.MemberID]uint64
-	hot    map[uint64]bool
+	scales map[state.KeyspaceID]*weighed
 	// homeless are regions with owners to be replaced, by keyspace.
 	homeless map[state.KeyspaceID][]homeless
 	// room is for the regions of one keyspace after the other.

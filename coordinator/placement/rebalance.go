@@ -114,57 +114,61 @@ var whyOf = [...]Why{
 type known struct {
 	record *rootv1.Member
 	balance.Member
-	// most it can take, rest of its load that is no region's, and when that was heard.
-	most  load.Amount
-	rest  load.Pair
-	heard clock.Instant
+	// of is what is known of its load. spare: it gets what nobody else may have.
+	of    load.Member
+	spare bool
+}
+
+func (m *known) owner() state.Owner {
+	return state.Owner{Member: m.ID, Incarnation: m.Incarnation}
 }
 
 // everyone are the members that the root has as active, by id, once looked up: keyspaces ask
 // for them one after another.
 func (p *planner) everyone() []known {
-	if p.acting != nil {
+	if p.looked {
 		return p.active
 	}
-	p.acting, p.hot = map[state.MemberID]uint64{}, map[uint64]bool{}
+	p.looked, p.hot = true, map[uint64]bool{}
 	p.State.Members(func(m *rootv1.Member) bool {
-		id := state.MemberID(m.GetId())
-		if !p.alive(state.Owner{Member: id, Incarnation: m.GetIncarnation()}) {
+		active := m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE
+		if !active && m.GetState() != rootv1.MemberState_MEMBER_STATE_DRAINING {
 			return true
 		}
-		p.acting[id] = m.GetIncarnation()
-		var b load.Member
+		x := known{record: m, Member: balance.Member{ID: state.MemberID(m.GetId()), Incarnation: m.GetIncarnation(), Capacity: m.GetCapacity(), Labels: m.GetLabels()}}
 		if p.Loads != nil {
-			if b = p.Loads.Member(m.GetIncarnation(), p.Now); b.Capacity > 0 && b.Now > b.Capacity {
-				p.hot[m.GetIncarnation()] = true
+			if x.of = p.Loads.Member(x.Incarnation, p.Now); x.of.Capacity > 0 && x.of.Now > x.of.Capacity {
+				p.hot[x.Incarnation] = true
 			}
 		}
-		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
+		if !active {
 			return true
 		}
-		x := known{record: m, Member: balance.Member{
-			ID: id, Incarnation: m.GetIncarnation(), Capacity: m.GetCapacity(), Labels: m.GetLabels(),
-			Takes: p.Observed.Takes(id) && !p.onTrial(id), Regions: p.State.MemberRegionCount(id) + p.Busy.all(id),
-		}}
+		trial := p.onTrial(x.ID)
+		x.Takes, x.Regions = p.Observed.Takes(x.ID) && !trial, p.State.MemberRegionCount(x.ID)+p.Moves.Takes(x.ID)+p.Busy.all(x.ID)
+		x.spare = !x.Takes && (trial || p.Observed.Damped(x.ID))
 		if p.Insight != nil {
-			in := p.Insight.Member(id)
+			in := p.Insight.Member(x.ID)
 			x.Joined, x.RestsUntil = in.Joined, in.RestsUntil
 		}
-		x.most, x.rest, x.heard = b.Capacity, b.Rest, b.Heard
 		p.active = append(p.active, x)
 		return true
 	})
 	return p.active
 }
 
+// weighs says what a member can take, and has besides a keyspace that is by load.
+func (p *planner) weighs(k *settings, m *known, x *balance.Member) {
+	if p.byLoad(k) {
+		x.Stale = m.of.Heard == 0 || p.Now.Sub(m.of.Heard) > k.maxAge
+		x.Most, x.Other = m.of.Capacity, m.of.Rest.Plus(p.sums().elsewhere(x.ID, k.id))
+	}
+}
+
 // members are those of a keyspace. They are held if most of them, that the root has as
 // active, may not get anything: it is more likely that this coordinator is cut off.
 func (p *planner) members(k *settings) (members []balance.Member, held bool) {
-	missing, leaving, byLoad := 0, 0, p.byLoad(k)
-	var sums *Sums
-	if byLoad {
-		sums = p.sums()
-	}
+	missing, leaving := 0, 0
 	all := p.everyone()
 	members = make([]balance.Member, 0, len(all))
 	for i := range all {
@@ -187,86 +191,16 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 		if p.Insight != nil {
 			x.There = x.Joined <= p.Created[k.id]
 		}
-		if byLoad {
-			x.Stale, x.Most, x.Other = p.tooOld(k, m.heard), m.most, m.rest.Plus(sums.elsewhere(x.ID, k.id))
-		}
+		p.weighs(k, m, &x)
 		members = append(members, x)
 	}
 	return members, 2*missing > len(members)-leaving
 }
 
-// Sums are the loads that members have by regions of each assigned keyspace, at a moment.
-// They are added up by looking at every region there is, and so they are kept for a while:
-// the longer, the more regions there are. The zero Sums are of no moment.
-type Sums struct {
-	until clock.Instant
-	all   map[state.MemberID]load.Pair
-	of    map[state.KeyspaceID]map[state.MemberID]load.Pair
-}
-
-// sumsFor is how long sums are kept, for each region in them.
-const sumsFor = 20 * time.Microsecond
-
-// sums are those of now, or of a while ago.
-func (p *planner) sums() *Sums {
-	if p.Sums == nil {
-		p.Sums = &Sums{}
-	}
-	if p.Sums.of == nil || p.Now > p.Sums.until {
-		p.sumUp(p.Sums)
-	}
-	return p.Sums
-}
-
-// elsewhere is the load that a member has of regions of assigned keyspaces, but for one's.
-func (s *Sums) elsewhere(id state.MemberID, but state.KeyspaceID) load.Pair {
-	return s.all[id].Minus(s.of[but][id])
-}
-
-func (p *planner) sumUp(s *Sums) {
-	regions := 0
-	s.all, s.of = map[state.MemberID]load.Pair{}, map[state.KeyspaceID]map[state.MemberID]load.Pair{}
-	p.State.Keyspaces("", func(record *rootv1.Keyspace) bool {
-		if !assigned(record) { // what is reported of others is no region's here
-			return true
-		}
-		id, own := state.KeyspaceID(record.GetId()), map[state.MemberID]load.Pair{}
-		p.addUp(id, own)
-		for member, w := range own {
-			s.all[member] = s.all[member].Plus(w)
-		}
-		s.of[id] = own
-		regions += p.State.KeyspaceRegionCount(id)
-		return true
-	})
-	s.until = p.Now.Add(sumsFor * time.Duration(regions))
-}
-
-// addUp adds what members have of a keyspace.
-func (p *planner) addUp(id state.KeyspaceID, sums map[state.MemberID]load.Pair) {
-	p.State.RegionsFrom(id, "", func(r *state.Region) bool {
-		w, _ := p.Loads.Region(r.ID, p.Now)
-		for _, o := range r.Owners {
-			sums[o.Member] = sums[o.Member].Plus(w.Share(1, uint64(len(r.Owners))))
-		}
-		return true
-	})
-}
-
-// stale reports whether a member has not been heard for so long that its load is not
-// known.
-func (p *planner) stale(k *settings, m *rootv1.Member) bool {
-	return p.byLoad(k) && p.tooOld(k, p.Loads.Member(m.GetIncarnation(), p.Now).Heard)
-}
-
-func (p *planner) tooOld(k *settings, heard clock.Instant) bool {
-	return heard == 0 || p.Now.Sub(heard) > k.maxAge
-}
-
 // regions are those of a keyspace, until those of another one are asked for. One is busy
 // that has a change under way, or an owner that may not act. everyone has been asked for.
 func (p *planner) regions(k *settings) []balance.Region {
-	regions := slices.Grow(p.room[:0], p.State.KeyspaceRegionCount(k.id))
+	regions, acting := slices.Grow(p.room[:0], p.State.KeyspaceRegionCount(k.id)), p.actors()
 	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
 		x := balance.Region{ID: r.ID, Epoch: r.Epoch, Start: r.Start, End: r.End, Owners: r.Owners}
 		x.Busy = p.Busy.Has(r.ID) || p.Attempts.RestsUntil(r) > p.Now
@@ -274,7 +208,7 @@ func (p *planner) regions(k *settings) []balance.Region {
 		x.Busy = x.Busy || done || p.State.PendingTransition(r.ID) != nil
 		x.Owners, x.From, x.To = p.planned(r)
 		for _, o := range x.Owners {
-			x.Busy = x.Busy || o.Incarnation == 0 || p.acting[o.Member] != o.Incarnation
+			x.Busy = x.Busy || o.Incarnation == 0 || acting[o.Member] != o.Incarnation
 		}
 		if p.byLoad(k) {
 			x.Load, x.Known = p.loadOf(r)
@@ -290,6 +224,20 @@ func (p *planner) regions(k *settings) []balance.Region {
 	})
 	p.room = regions
 	return regions
+}
+
+// actors are the incarnations that may act, once looked up: rounds ask for each owner there is.
+func (p *planner) actors() map[state.MemberID]uint64 {
+	if p.acting == nil {
+		p.acting = make(map[state.MemberID]uint64, p.State.MemberCount())
+		p.State.Members(func(m *rootv1.Member) bool {
+			if o := (state.Owner{Member: state.MemberID(m.GetId()), Incarnation: m.GetIncarnation()}); p.alive(o) {
+				p.acting[o.Member] = o.Incarnation
+			}
+			return true
+		})
+	}
+	return p.acting
 }
 
 // planned are the owners of a region, and who of them gives it and who gets it, by what is under
@@ -313,97 +261,6 @@ func (p *planner) planned(r *state.Region) (owners []state.Owner, from, to state
 		return owners, o.From.Member, o.To.Member
 	}
 	return owners, from, to
-}
-
-// loadOf is the load of a region: of one on a member above what it can take, the fast
-// average alone. everyone has been asked for.
-func (p *planner) loadOf(r *state.Region) (w load.Pair, known bool) {
-	w, known = p.Loads.Region(r.ID, p.Now)
-	if known && len(r.Owners) == 1 && len(p.hot) > 0 && p.hot[r.Owners[0].Incarnation] {
-		w = load.Same(p.Loads.Fast(r.ID, p.Now))
-	}
-	return w, known
-}
-
-// scaled is what the regions of a keyspace weigh in a plan, and what members have of it by that, or
-// are about to have, and how much of it does not count in what all have.
-type scaled struct {
-	balance.Scale
-	members map[state.MemberID]balance.Member
-	has     map[state.MemberID]load.Pair
-	beyond  map[state.MemberID]load.Amount
-}
-
-// scale weighs a keyspace by load, as rounds do, when the first of its regions needs a member:
-// repairs and drains give by it, and the next round finds nothing to even out behind them.
-func (p *planner) scale(k *settings) *scaled {
-	s := p.scales[k.id]
-	if s != nil {
-		return s
-	}
-	s = &scaled{members: map[state.MemberID]balance.Member{}, has: map[state.MemberID]load.Pair{}, beyond: map[state.MemberID]load.Amount{}}
-	p.scales[k.id] = s
-	members, _ := p.members(k)
-	n := p.State.KeyspaceRegionCount(k.id)
-	known, regions := make([]load.Pair, 0, n), make([]told, 0, n)
-	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
-		x := told{region: r}
-		if x.load, x.known = p.loadOf(r); x.known {
-			known = append(known, x.load)
-		}
-		regions = append(regions, x)
-		return true
-	})
-	starts := func(yield func(string) bool) {
-		for i := 0; i < len(regions) && yield(regions[i].region.Start); i++ {
-		}
-	}
-	s.Scale = balance.ScaleOf(k.policy, balance.Eligible(k.policy, members, starts), known, len(regions)-len(known))
-	for i := range members {
-		s.members[members[i].ID] = members[i]
-		if !s.ByCount {
-			s.beyond[members[i].ID] = s.Beyond(members[i].Other)
-		}
-	}
-	for i := range regions {
-		s.hold(p, &regions[i])
-	}
-	return s
-}
-
-// told is a region with the load that its owners tell.
-type told struct {
-	region *state.Region
-	load   load.Pair
-	known  bool
-}
-
-// hold counts a region for those that have it, or are about to.
-func (s *scaled) hold(p *planner, x *told) {
-	owners, from, to := p.planned(x.region)
-	n := len(owners)
-	if to != "" {
-		n++
-	}
-	if from != "" {
-		n--
-	}
-	w := s.Weight(x.load, x.known, n)
-	beyond := s.Beyond(s.Weight(x.load, x.known, 1)).Share(1, uint64(max(n, 1)))
-	give := func(id state.MemberID) {
-		s.has[id] = s.has[id].Plus(w)
-		if beyond > 0 {
-			s.beyond[id] = s.beyond[id].Plus(beyond)
-		}
-	}
-	for _, o := range owners {
-		if o.Member != from {
-			give(o.Member)
-		}
-	}
-	if to != "" {
-		give(to)
-	}
 }
 
 // carryOut makes an operation of a step.

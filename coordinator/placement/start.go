@@ -14,12 +14,11 @@ const StartTime = time.Second
 
 // begins reports whether a region that never had an owner waits for more members.
 func (p *planner) begins(k *settings, r *state.Region) bool {
-	candidates, _ := p.candidatesOf(k)
-	if k.first == 0 || r.Epoch.ConfVersion > 1 || len(candidates) >= k.first {
+	created := p.Created[k.id]
+	if k.first == 0 || r.Epoch.ConfVersion > 1 || created == 0 || p.Now >= created.Add(StartTime) {
 		return false
 	}
-	created := p.Created[k.id]
-	if created == 0 || p.Now >= created.Add(StartTime) {
+	if candidates, _ := p.candidatesOf(k); len(candidates) >= k.first {
 		return false
 	}
 	p.refuse(Refusal{Region: r.ID, Keyspace: k.id, Why: AwaitsMembers, At: created.Add(StartTime)})
@@ -46,9 +45,9 @@ func (p *planner) held(k *settings, r *state.Region, o state.Owner) (back int, h
 		return -1, false
 	}
 	t := p.targetsOf(k)
-	i, there := slices.BinarySearchFunc(t.candidates, o.Member, func(c *candidate, id state.MemberID) int { return cmp.Compare(c.id, id) })
+	i, there := slices.BinarySearchFunc(t.candidates, o.Member, func(c *known, id state.MemberID) int { return cmp.Compare(c.ID, id) })
 	switch {
-	case !there || t.candidates[i].record.GetIncarnation() <= o.Incarnation:
+	case !there || t.candidates[i].Incarnation <= o.Incarnation:
 	case t.field.May(i, r.Start, nil):
 		return i, false
 	default:

@@ -11,18 +11,6 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// candidate is a member that may take something.
-type candidate struct {
-	record *rootv1.Member
-	id     state.MemberID
-	// total is what it owns and is about to take, of all keyspaces.
-	total int
-}
-
-func (c *candidate) owner() state.Owner {
-	return state.Owner{Member: c.id, Incarnation: c.record.GetIncarnation()}
-}
-
 // Accepts reports whether a member takes regions of a keyspace, and may by the grants.
 func Accepts(st *state.State, m *rootv1.Member, keyspace string) bool {
 	return (len(m.GetKeyspaces()) == 0 || slices.Contains(m.GetKeyspaces(), keyspace)) && st.Hosts(state.MemberID(m.GetId()), keyspace)
@@ -36,7 +24,7 @@ type targets struct {
 	fit bool
 	// candidates by the number of their seats, and as strategies see them: the one that was
 	// brought, and the settings' one; nil: the coldest one is meant.
-	candidates        []*candidate
+	candidates        []*known
 	brought, strategy propose.Strategy
 	seen              []propose.Candidate
 	assigned          int
@@ -45,29 +33,6 @@ type targets struct {
 	// joiners are those of candidates that are let be because they joined, once found.
 	joiners []int
 	found   bool
-}
-
-// candidates looks members up when the first region needs one.
-func (p *planner) candidates() []*candidate {
-	if p.looked {
-		return p.able
-	}
-	p.looked = true
-	p.State.Members(func(m *rootv1.Member) bool {
-		id := state.MemberID(m.GetId())
-		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
-			return true
-		}
-		c := &candidate{record: m, id: id, total: p.State.MemberRegionCount(id) + p.Moves.Takes(id) + p.Busy.all(id)}
-		switch trial := p.onTrial(id); {
-		case p.Observed.Takes(id) && !trial:
-			p.able = append(p.able, c)
-		case trial || p.Observed.Damped(id):
-			p.damped = append(p.damped, c)
-		}
-		return true
-	})
-	return p.able
 }
 
 // onTrial reports whether all that a member has is a region in quarantine: it gets nothing
@@ -88,27 +53,24 @@ func (p *planner) onTrial(id state.MemberID) (alone bool) {
 // candidatesOf are those that take regions of a keyspace. One that failed too often, that has a
 // region on trial, or that fails to acquire what it has, is better than nobody: what failed with it
 // was served in between. Then they are not fit.
-func (p *planner) candidatesOf(k *settings) (all []*candidate, fit bool) {
-	var unfit []*candidate
-	for _, c := range p.candidates() {
-		switch {
-		case !Accepts(p.State, c.record, k.name):
-		case p.unfit(k, c.id, c.record.GetIncarnation()):
-			unfit = append(unfit, c)
+func (p *planner) candidatesOf(k *settings) (all []*known, fit bool) {
+	var unfit, spare []*known
+	everyone := p.everyone()
+	for i := range everyone {
+		switch m := &everyone[i]; {
+		case !m.Takes && !m.spare || !Accepts(p.State, m.record, k.name):
+		case m.spare:
+			spare = append(spare, m)
+		case p.unfit(k, m.ID, m.Incarnation):
+			unfit = append(unfit, m)
 		default:
-			all = append(all, c)
+			all = append(all, m)
 		}
 	}
 	if len(all) > 0 {
 		return all, true
 	}
-	all = unfit
-	for _, c := range p.damped {
-		if Accepts(p.State, c.record, k.name) {
-			all = append(all, c)
-		}
-	}
-	return all, false
+	return append(unfit, spare...), false
 }
 
 // unfit reports whether a member gets nothing of a keyspace that anybody else may have. One on
@@ -125,32 +87,32 @@ func (p *planner) targetsOf(k *settings) *targets {
 	}
 	t = &targets{}
 	p.targets[k.id] = t
-	var members []balance.Member
-	candidates, fit := p.candidatesOf(k)
-	t.fit = fit
-	var weighed *scaled
+	t.candidates, t.fit = p.candidatesOf(k)
+	slices.SortFunc(t.candidates, func(a, b *known) int { return cmp.Compare(a.ID, b.ID) })
+	policy, s := k.policy, (*weighed)(nil)
 	if p.byLoad(k) {
-		weighed = p.scale(k)
-	}
-	for _, c := range candidates {
-		t.candidates = append(t.candidates, c)
-		m := balance.Member{ID: c.id, Capacity: c.record.GetCapacity(), Labels: c.record.GetLabels(), Takes: true, Stale: p.stale(k, c.record), Regions: c.total}
-		if weighed != nil && !weighed.ByCount {
-			m.Most, m.Other = weighed.members[c.id].Most, weighed.members[c.id].Other
+		if s = p.scale(k); s.ByCount {
+			policy.By = balance.Count
 		}
-		members = append(members, m)
 	}
-	slices.SortFunc(t.candidates, func(a, b *candidate) int { return cmp.Compare(a.id, b.id) })
-	t.field = balance.NewField(k.id, k.policy, members)
-	for _, c := range t.candidates {
-		count := p.State.MemberKeyspaceRegionCount(c.id, k.id) + p.Moves.takesIn(c.id, k.id) + p.Busy.in(c.id, k.id) + p.claims.booked(c.id)
+	members := make([]balance.Member, len(t.candidates))
+	for i, c := range t.candidates {
+		members[i] = c.Member
+		members[i].Takes = true
+		p.weighs(k, c, &members[i])
+	}
+	t.field = balance.NewField(k.id, policy, members)
+	for i, c := range t.candidates {
+		count := p.State.MemberKeyspaceRegionCount(c.ID, k.id) + p.Moves.takesIn(c.ID, k.id) + p.Busy.in(c.ID, k.id) + p.claims.booked(c.ID)
 		has, beyond := load.Same(load.One*load.Amount(count)), load.Amount(0)
-		if weighed != nil {
-			has, beyond = weighed.has[c.id], weighed.beyond[c.id]
-		} else if said, known := p.claims.said(c.id); known {
+		if s != nil {
+			if has, beyond = s.has[c.ID], s.beyond[c.ID]; !s.ByCount {
+				beyond = beyond.Plus(s.Beyond(members[i].Other))
+			}
+		} else if said, known := p.claims.said(c.ID); known {
 			has = load.Same(said)
 		}
-		t.field.Has(c.id, has, beyond, count)
+		t.field.Has(c.ID, has, beyond, count)
 	}
 	t.field.Open(nil)
 	p.strategy(k, t)
@@ -184,7 +146,7 @@ func (p *planner) strategy(k *settings, t *targets) {
 	t.assigned = p.State.KeyspaceRegionCount(k.id) - p.State.KeyspaceOrphaned(k.id) + p.Busy.first(k.id)
 	for i, c := range t.candidates {
 		t.seen = append(t.seen, propose.Candidate{
-			ID: c.id, Labels: c.record.GetLabels(), Capacity: max(c.record.GetCapacity(), 1), Load: t.field.Seat(i).High,
+			ID: c.ID, Labels: c.Labels, Capacity: max(c.Capacity, 1), Load: t.field.Seat(i).High,
 		})
 	}
 	if ring {
@@ -225,11 +187,11 @@ func (t *targets) named(s propose.Strategy, r *state.Region, owners []state.Owne
 	case i < 0 || i >= len(t.seen):
 		return -1, "", NamedNobody
 	case !may(i):
-		return -1, t.candidates[i].id, NamedUnfit
+		return -1, t.candidates[i].ID, NamedUnfit
 	case t.seen[i].Load.Plus(w) > max(t.room(i, mostPart), w):
-		return -1, t.candidates[i].id, NamedFull
+		return -1, t.candidates[i].ID, NamedFull
 	}
-	return i, t.candidates[i].id, 0
+	return i, t.candidates[i].ID, 0
 }
 
 // room is so many of 1,000 of a member's fair part, when everything has been given.
@@ -278,7 +240,7 @@ func (p *planner) awaits(k *settings, h homeless) bool {
 // target takes a member that does not own a region: the one that had it and came back, who
 // is proposed for it, else the one with least that has room. A move goes to no member to which too many are under way. Without one it
 // says why.
-func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFlight int) (*candidate, Why) {
+func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFlight int) (*known, Why) {
 	t := p.targetsOf(k)
 	var why Why
 	owners, alone := r.Owners, p.quarantined(r.ID)
@@ -324,7 +286,7 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 	}
 	t.field.Book(i, weight, 1)
 	if alone {
-		p.trials[t.candidates[i].id] = true
+		p.trials[t.candidates[i].ID] = true
 	}
 	if alone || t.fit && p.Observed.Probation(t.candidates[i].owner(), k.id) { // it is better than nobody
 		t.field.Bar(i)
@@ -333,7 +295,7 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 		t.seen[i].Load = t.seen[i].Load.Plus(w)
 		t.assigned++
 	}
-	t.candidates[i].total++
+	t.candidates[i].Regions++
 	return t.candidates[i], 0
 }
 
@@ -351,13 +313,10 @@ func (p *planner) weight(k *settings, r *state.Region, owners int) load.Pair {
 // part: what is to leave another one goes there; -1: there is none.
 func (p *planner) joiner(k *settings, t *targets, r *state.Region, owners []state.Owner, inFlight int) int {
 	best := -1
-	if p.Insight == nil {
-		return best
-	}
 	if !t.found {
 		t.found = true
 		for i, c := range t.candidates {
-			if joined := p.Insight.Member(c.id).Joined; joined != 0 && p.Now < joined.Add(p.settle(k)) {
+			if c.Joined != 0 && p.Now < c.Joined.Add(p.settle(k)) {
 				t.joiners = append(t.joiners, i)
 			}
 		}
@@ -367,8 +326,8 @@ func (p *planner) joiner(k *settings, t *targets, r *state.Region, owners []stat
 		if t.field.Seat(i).High >= t.field.Fair(i, 1000) {
 			continue
 		}
-		if p.taking(c.id) < inFlight && t.field.May(i, r.Start, owners) &&
-			(best < 0 || c.record.GetIncarnation() > t.candidates[best].record.GetIncarnation()) {
+		if p.taking(c.ID) < inFlight && t.field.May(i, r.Start, owners) &&
+			(best < 0 || c.Incarnation > t.candidates[best].Incarnation) {
 			best = i
 		}
 	}

@@ -89,17 +89,13 @@ func newRounds(in *Input) *rounds {
 	if !slices.IsSortedFunc(r.regions, byID) {
 		slices.SortFunc(r.regions, byID)
 	}
-	known := make([]load.Pair, 0, len(r.regions))
-	for _, x := range r.regions {
-		if x.Known {
-			known = append(known, x.Load)
+	r.scale = ScaleOf(r.k, r.Members, len(r.regions), func(yield func(Told) bool) {
+		for _, x := range r.regions {
+			if !yield(Told{x.Start, x.Load, x.Known}) {
+				return
+			}
 		}
-	}
-	starts := func(yield func(string) bool) {
-		for i := 0; i < len(r.regions) && yield(r.regions[i].Start); i++ {
-		}
-	}
-	r.scale = ScaleOf(r.k, Eligible(r.k, r.Members, starts), known, len(r.regions)-len(known))
+	})
 	r.out.ByCount, r.out.Total = r.scale.ByCount, r.scale.Total
 	r.weights = make([]load.Pair, len(r.regions))
 	for i, x := range r.regions {

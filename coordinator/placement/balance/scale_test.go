@@ -57,11 +57,13 @@ func TestOneMadMemberSpoilsNothing(t *testing.T) {
 	}
 }
 
-func loadsOf(in balance.Input) (loads []load.Pair) {
-	for i := range in.Regions {
-		loads = append(loads, in.Regions[i].Load)
+// scaleOf is the scale of what an input has, and of so many regions of which nobody knows the load.
+func scaleOf(in balance.Input, unknown int) balance.Scale {
+	told := make([]balance.Told, unknown)
+	for _, x := range in.Regions {
+		told = append(told, balance.Told{Start: x.Start, Load: x.Load, Known: true})
 	}
-	return loads
+	return balance.ScaleOf(in.Policy, in.Members, len(told), slices.Values(told))
 }
 
 // What all weigh is the sum of what each weighs, also where the reserve is most of it.
@@ -72,7 +74,7 @@ func TestTotalIsTheSumOfWeights(t *testing.T) {
 		for i := range in.Members {
 			in.Members[i].Most = 1000 * load.One
 		}
-		scale, want := balance.ScaleOf(in.Policy, in.Members, loadsOf(in), 0), load.Amount(0)
+		scale, want := scaleOf(in, 0), load.Amount(0)
 		for i := range in.Regions {
 			want += scale.Weight(in.Regions[i].Load, true, 1).High
 		}
@@ -86,7 +88,7 @@ func TestTotalIsTheSumOfWeights(t *testing.T) {
 // what others weigh.
 func TestScaleWeighsSharedAndUnknown(t *testing.T) {
 	in := having(times(5, 6), times(5, 6))
-	scale := balance.ScaleOf(in.Policy, in.Members, loadsOf(in), 1)
+	scale := scaleOf(in, 1)
 	if got := scale.Weight(load.Same(6*load.One), true, 3); got != load.Same(2*load.One) {
 		t.Errorf("a third of 6 is %+v", got)
 	}

@@ -24,15 +24,22 @@ type Scale struct {
 	heavy, counted load.Amount
 }
 
-// Eligible are the members that may have any of the regions that begin with these keys.
-func Eligible(p Policy, members []Member, starts iter.Seq[string]) (able []Member) {
+// Told is a region that is weighed: its first key, and its load, if that is known.
+type Told struct {
+	Start string
+	Load  load.Pair
+	Known bool
+}
+
+// eligible are the members that may have any of the regions.
+func eligible(p *Policy, members []Member, regions iter.Seq[Told]) (able []Member) {
 	if len(p.Rules) == 0 {
 		return members
 	}
 	b := newBook(p.Rules)
 	held := make([]bool, len(b.rules)+1)
-	for start := range starts {
-		held[b.of(start)+1] = true
+	for x := range regions {
+		held[b.of(x.Start)+1] = true
 	}
 	for i := range members {
 		for rule := range held {
@@ -45,36 +52,38 @@ func Eligible(p Policy, members []Member, starts iter.Seq[string]) (able []Membe
 	return able
 }
 
-// ScaleOf is the scale of a keyspace of which so many regions have loads that are known, and so
-// many have none, for the members that may have some.
-func ScaleOf(p Policy, members []Member, known []load.Pair, unknown int) Scale {
+// ScaleOf is the scale of a keyspace with these regions, so many, for its members.
+func ScaleOf(p Policy, members []Member, n int, regions iter.Seq[Told]) Scale {
 	p = p.withDefaults()
-	regions := len(known) + unknown
-	s := Scale{ByCount: true, Total: load.One * load.Amount(regions), heavy: math.MaxInt64}
+	s := Scale{ByCount: true, Total: load.One * load.Amount(n), heavy: math.MaxInt64}
 	if p.By == Count {
 		return s
 	}
-	loads, sum := make([]load.Amount, len(known), len(known)+len(members)), load.Amount(0)
-	for i := range known {
-		loads[i] = mid(known[i])
-		sum = sum.Plus(loads[i])
+	known, loads, sum := make([]load.Pair, 0, n), make([]load.Amount, 0, n+len(members)), load.Amount(0)
+	for x := range regions {
+		if x.Known {
+			known, loads = append(known, x.Load), append(loads, mid(x.Load))
+			sum = sum.Plus(mid(x.Load))
+		}
 	}
 	if sum == 0 {
 		return s
 	}
 	s.ByCount = false
+	members = eligible(&p, members, regions)
 	s.findHeavy(loads, members, sum)
 	s.Total = 0
 	for _, w := range loads {
 		s.Total = s.Total.Plus(s.counts(w))
 	}
+	unknown := n - len(known)
 	if unknown > 0 {
 		s.median = middle(loads)
 		estimated := s.median.Share(uint64(unknown), 1)
 		s.Total = s.Total.Plus(estimated)
-		s.Estimated = estimated > s.Total.Share(p.Unknown, 1000) || 1000*uint64(unknown) > p.Unknown*uint64(regions) && s.median == 0
+		s.Estimated = estimated > s.Total.Share(p.Unknown, 1000) || 1000*uint64(unknown) > p.Unknown*uint64(n) && s.median == 0
 	}
-	s.reserve(p, members, regions)
+	s.reserve(p, members, n)
 	s.Total = s.Weight(load.Pair{}, false, 1).Low.Share(uint64(unknown), 1)
 	for i := range known {
 		s.Total = s.Total.Plus(s.counts(mid(s.Weight(known[i], true, 1))))

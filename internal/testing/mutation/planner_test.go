@@ -267,8 +267,8 @@ var planner = []mutation{
 		[]string{evens},
 	},
 	{
-		32, "a member that is not heard gets something", "coordinator/placement/targets.go",
-		"case p.Observed.Takes(id) && !trial:", "case !trial:",
+		32, "a member that is not heard gets something", "coordinator/placement/rebalance.go",
+		"x.Takes, x.Regions = p.Observed.Takes(x.ID) && !trial, ", "x.Takes, x.Regions = !trial, ",
 		[]string{plans},
 	},
 	{
@@ -295,6 +295,11 @@ var planner = []mutation{
 		32, "room of its own is nothing for who is to have no more for its capacity", "coordinator/placement/balance/shed.go",
 		"	return r.round == Limit && r.limitOf(to) > 0 ||\n		r.level(", "	return r.level(",
 		[]string{evens},
+	},
+	{
+		32, "what was weighed is of who had it then", "coordinator/placement/weigh.go",
+		"				w.count(c.Region.Owners, l, known, 1)\n", "				w.count(c.OldRegion.Owners, l, known, 1)\n",
+		[]string{plans},
 	},
 	{
 		32, "a move makes the higher load higher", "coordinator/placement/balance/shed.go",
@@ -364,7 +369,7 @@ var planner = []mutation{
 	},
 	{
 		33, "who cannot acquire is given more", "coordinator/placement/targets.go",
-		"case p.unfit(k, c.id, c.record.GetIncarnation()):", "case false:",
+		"case p.unfit(k, m.ID, m.Incarnation):", "case false:",
 		[]string{plans},
 	},
 	{
