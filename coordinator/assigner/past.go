@@ -80,16 +80,16 @@ func evens(t *rootv1.Transition) bool {
 
 // roundOf is the round of a transition that the hour pays for; 0: it does not. One because of a
 // limit may be of a constraint, too, which is free: nobody can tell later on. By a split, and by one owner
-// more, nothing leaves anybody.
+// more where one is saturated, nothing leaves anybody; a shared region moves by one owner more, and one less.
 func roundOf(t *rootv1.Transition) balance.Round {
-	kind := t.GetKind()
+	moves := t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MOVE || t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER
 	switch t.GetCause() {
 	case rootv1.OperationReason_OPERATION_REASON_COUNT, rootv1.OperationReason_OPERATION_REASON_LOAD, rootv1.OperationReason_OPERATION_REASON_HOT:
-		if kind == rootv1.TransitionKind_TRANSITION_KIND_MOVE {
+		if moves {
 			return balance.Shed
 		}
 	case rootv1.OperationReason_OPERATION_REASON_LIMIT:
-		if kind == rootv1.TransitionKind_TRANSITION_KIND_MOVE {
+		if moves {
 			return balance.Limit
 		}
 	case rootv1.OperationReason_OPERATION_REASON_COLD:

@@ -46,3 +46,35 @@ func TestThePastThatDoesNotFitIsNotKnown(t *testing.T) {
 		}
 	}
 }
+
+// A move is paid for once, also that of a shared region, which begins with one owner more and ends with one less;
+// owners that are added because one is saturated take nothing off anybody, and so does a split.
+func TestWhatIsPaidFor(t *testing.T) {
+	const (
+		move, add, remove, split = rootv1.TransitionKind_TRANSITION_KIND_MOVE, rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER,
+			rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER, rootv1.TransitionKind_TRANSITION_KIND_SPLIT
+		byLoad, byLimit   = rootv1.OperationReason_OPERATION_REASON_LOAD, rootv1.OperationReason_OPERATION_REASON_LIMIT
+		saturated, byHeat = rootv1.OperationReason_OPERATION_REASON_SATURATED, rootv1.OperationReason_OPERATION_REASON_HOT
+		drains, byLabel   = rootv1.OperationReason_OPERATION_REASON_MEMBER_DRAINING, rootv1.OperationReason_OPERATION_REASON_LABEL_RULE
+	)
+	for _, c := range []struct {
+		kind  rootv1.TransitionKind
+		cause rootv1.OperationReason
+		want  balance.Round
+	}{
+		{move, byLoad, balance.Shed},
+		{add, byLoad, balance.Shed},
+		{remove, byLoad, 0},
+		{move, byLimit, balance.Limit},
+		{add, byLimit, balance.Limit},
+		{remove, byLimit, 0},
+		{add, saturated, 0},
+		{split, byHeat, 0},
+		{add, drains, 0},
+		{add, byLabel, 0},
+	} {
+		if got := roundOf(&rootv1.Transition{Kind: c.kind, Cause: c.cause}); got != c.want {
+			t.Errorf("%v because of %v is paid for by round %d, want %d", c.kind, c.cause, got, c.want)
+		}
+	}
+}

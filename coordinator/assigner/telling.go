@@ -167,7 +167,7 @@ func (t *telling) keyspace(id state.KeyspaceID, x *lastRound, operations []*plac
 	of := make(map[state.RegionID]*placement.Operation, len(operations))
 	for _, o := range operations {
 		of[o.Region] = o
-		if r := t.in.State.Region(o.Region); r != nil && o.Kind == placement.PlanMove {
+		if r := t.in.State.Region(o.Region); r != nil && (o.Kind == placement.PlanMove || o.Kind == placement.AddOwner && o.From.Member != "") {
 			out.LoadMovedMilli += t.milli(r)
 		}
 	}

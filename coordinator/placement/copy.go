@@ -23,6 +23,7 @@ func (w *Work) OnItsWay(id state.RegionID) bool {
 func (m *Moves) copy() *Moves {
 	return &Moves{
 		byRegion: maps.Clone(m.byRegion), gives: maps.Clone(m.gives), takes: maps.Clone(m.takes), takesByKey: maps.Clone(m.takesByKey),
+		leavers: maps.Clone(m.leavers),
 	}
 }
 

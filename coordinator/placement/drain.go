@@ -159,7 +159,7 @@ func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) 
 	switch {
 	case to == nil:
 		o.Kind = RemoveOwner
-	case k.shared() && len(r.Owners) < min(k.maxOwners, state.MaxOwners):
+	case k.oneMore(r):
 		o.Kind = AddOwner
 	}
 	if to != nil {
@@ -188,4 +188,9 @@ func (k *settings) needed(reason rootv1.OperationReason) int {
 		return 1
 	}
 	return max(k.policy.OwnersMin, 1)
+}
+
+// oneMore reports whether a shared region has room for one more owner, so that another one goes when that one serves.
+func (k *settings) oneMore(r *state.Region) bool {
+	return len(r.Owners) < min(k.maxOwners, state.MaxOwners) && k.shared()
 }

@@ -117,7 +117,8 @@ func (p *planner) look(id state.RegionID) {
 	if k == nil {
 		return
 	}
-	if t := p.State.PendingTransition(id); t != nil && p.step(k, r, t) {
+	t := p.State.PendingTransition(id)
+	if t != nil && p.step(k, r, t) || t == nil && p.goes(k, r) {
 		return
 	}
 	p.repair(k, r)

@@ -207,6 +207,7 @@ func (p *planner) regions(k *settings) []balance.Region {
 		_, done := p.begun[r.ID]
 		x.Busy = x.Busy || done || p.State.PendingTransition(r.ID) != nil
 		x.Owners, x.From, x.To = p.planned(r)
+		x.Busy = x.Busy || x.From != "" // another one was added for it
 		for _, o := range x.Owners {
 			x.Busy = x.Busy || o.Incarnation == 0 || acting[o.Member] != o.Incarnation
 		}
@@ -247,6 +248,9 @@ func (p *planner) planned(r *state.Region) (owners []state.Owner, from, to state
 	if m, under := p.Moves.byRegion[r.ID]; under {
 		from, to = m.from, m.to
 	}
+	if l, goes := p.Moves.leavers[r.ID]; goes {
+		from = l.from.Member
+	}
 	o := p.Busy.of(r.ID)
 	if n := p.begun[r.ID]; n > 0 {
 		o = &p.plan.Operations[n-1]
@@ -272,6 +276,9 @@ func (p *planner) carryOut(k *settings, s *balance.Step) {
 	switch s.Kind {
 	case balance.Move:
 		o.Kind, o.From, o.To, o.PrepareMax, o.Deadline = PlanMove, from, to, k.prepareMax, k.deadline
+		if k.oneMore(r) {
+			o.Kind = AddOwner // from goes when it serves
+		}
 	case balance.Add:
 		o.Kind, o.To = AddOwner, to
 	case balance.Remove:

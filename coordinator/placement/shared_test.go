@@ -4,7 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/placement/balance"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -90,6 +93,114 @@ func TestSharedDrainKeepsTheLeastOwners(t *testing.T) {
 				t.Errorf("m2, which stays, has %d of 60 regions", n)
 			}
 		})
+	}
+}
+
+// A shared region with room for one more owner that moves, to even out or because of a label, is served by as
+// many as before all the time, and has as many owners behind that.
+func TestSharedRoundsMakeBeforeTheyBreak(t *testing.T) {
+	for name, policy := range map[string]*rootv1.Policy{
+		"a label":        {LabelRules: []*rootv1.LabelRule{{Labels: map[string]string{"tier": "x"}}}},
+		"another holder": {LabelRules: []*rootv1.LabelRule{{Labels: map[string]string{"tier": "x"}}}},
+		"rounds":         {Rebalance: &rootv1.Rebalance{By: rootv1.BalanceBy_BALANCE_BY_COUNT, MeanPermille: 1200}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.labels = map[string]map[string]string{"m2": {"tier": "x"}, "m3": {"tier": "x"}}
+			for _, id := range []string{"m1", "m2", "m3"} {
+				c.join(id)
+			}
+			ks := c.together(20, 2, 3, "m1", "m2")
+			s := proto.CloneOf(c.st.Keyspace(ks).GetSettings())
+			s.Policy = policy
+			c.apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
+				KeyspaceId: uint32(ks), ExpectedVersion: c.st.Keyspace(ks).GetVersion(), Settings: s,
+			}}})
+			c.serve(ks)
+			budgets := map[state.KeyspaceID]balance.Budget{}
+			for turn := range 200 {
+				c.now = c.now.Add(5 * time.Second)
+				in := c.work.Take(c, c.now)
+				in.Attempts, in.Rebalance, in.Budgets = c.attempts, []state.KeyspaceID{ks}, budgets
+				plan := placement.Make(in)
+				budgets[ks] = plan.Balanced[ks].Budget
+				c.work.Planned(&plan)
+				c.root(plan)
+				if turn%2 == 0 {
+					c.obey(ks)
+				} else {
+					c.serve(ks)
+				}
+				if name == "another holder" && turn == 1 { // it finds regions of three owners
+					c.work = placement.NewWork(c.st, c.now)
+				}
+				c.st.RegionsFrom(ks, "", func(r *state.Region) bool {
+					n := 0
+					for _, o := range r.Owners {
+						if said, ok := c.Report(r.ID, o); ok && said.Phase == serving {
+							n++
+						}
+					}
+					if n < 2 {
+						t.Fatalf("region %d of %v is served by %d", r.ID, r.Owners, n)
+					}
+					return true
+				})
+			}
+			c.st.RegionsFrom(ks, "", func(r *state.Region) bool {
+				if len(r.Owners) != 2 {
+					t.Errorf("region %d has the owners %v", r.ID, r.Owners)
+				}
+				return true
+			})
+			if got := c.counts("m1", "m2", "m3"); got[2] < 10 || name != "rounds" && got[0] > 0 {
+				t.Errorf("the members own %v", got)
+			}
+		})
+	}
+}
+
+// The owner for which another one was added goes when that one serves, and not because others do, or because
+// that takes long; if that one drains, it stays.
+func TestRule8AnOwnerGoesWhenTheAddedOneServes(t *testing.T) {
+	for name, drains := range map[string]bool{"it serves": false, "it drains": true} {
+		c := newCluster(t)
+		c.labels = map[string]map[string]string{"m2": {"tier": "x"}, "m3": {"tier": "x"}}
+		for _, id := range []string{"m1", "m2", "m3"} {
+			c.join(id)
+		}
+		ks := c.together(1, 1, 3, "m1", "m2")
+		s := proto.CloneOf(c.st.Keyspace(ks).GetSettings())
+		s.Policy = &rootv1.Policy{LabelRules: []*rootv1.LabelRule{{Labels: map[string]string{"tier": "x"}}}}
+		c.apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
+			KeyspaceId: uint32(ks), ExpectedVersion: c.st.Keyspace(ks).GetVersion(), Settings: s,
+		}}})
+		in := c.work.Take(c, c.now)
+		in.Rebalance = []state.KeyspaceID{ks}
+		plan := placement.Make(in)
+		c.work.Planned(&plan)
+		c.one(plan, placement.AddOwner)
+		c.root(plan)
+		c.obey(ks)
+		c.one(c.round(), placement.Complete)
+		c.one(c.round(), placement.RemoveOwner)
+		id := c.first(ks).ID
+		c.tell(id, "m2", serving)
+		c.refusal(c.plan(), placement.NotReleased)
+		c.now = c.now.Add(20 * time.Second)
+		c.tell(id, "m2", serving)
+		c.refusal(c.plan(), placement.NotReleased)
+		if drains {
+			c.set("m3", draining)
+			c.work.Mark(id)
+			c.one(c.round(), placement.Cancel)
+			continue
+		}
+		c.tell(id, "m3", serving)
+		c.one(c.round(), placement.Complete)
+		if _, still := c.st.Region(id).Owner("m1"); still {
+			t.Errorf("%s: m1 is still an owner: %v", name, c.st.Region(id).Owners)
+		}
 	}
 }
 

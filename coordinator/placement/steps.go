@@ -188,8 +188,25 @@ func (p *planner) stepAdd(x *passage) bool {
 	return true
 }
 
+// goes has an owner of a shared region go for which another one was added, where all may act. If it was in
+// vain the last time, it is looked at as any other before it is tried again.
+func (p *planner) goes(k *settings, r *state.Region) bool {
+	l, goes := p.Moves.leavers[r.ID]
+	if !goes || !p.stays(l.to) || slices.ContainsFunc(r.Owners, func(o state.Owner) bool { return !p.alive(o) }) {
+		return false
+	}
+	if until := p.Attempts.RestsUntil(r); until > p.Now {
+		p.refuse(Refusal{Region: r.ID, Keyspace: k.id, Member: l.from.Member, Why: Resting, At: until})
+		return false
+	}
+	p.gives[l.from.Member]++
+	p.do(r, Operation{Kind: RemoveOwner, From: l.from, Reason: l.reason, Even: true})
+	return true
+}
+
 // stepRemove ends an owner's share when it has let go, or is gone; of a shared region
-// also when enough of those that stay serve, or time enough has passed for that.
+// also when enough of those that stay serve, or time enough has passed for that: or when that one
+// serves that was added for it.
 func (p *planner) stepRemove(x *passage) bool {
 	_, done := p.told(x, x.from, released)
 	if !done && !p.alive(x.from) {
@@ -197,14 +214,22 @@ func (p *planner) stepRemove(x *passage) bool {
 			return true
 		}
 	}
+	l := p.Moves.leavers[x.region.ID]
+	added := l.from == x.from
 	if x.k.shared() {
 		serve := besides(x.region, x.from, func(o state.Owner) bool { return p.serves(x.region, o) })
 		enough := min(x.k.needed(x.t.GetCause()), besides(x.region, x.from, p.stays))
-		done = done || p.over(x, x.prepareMax()) || serve > 0 && serve >= enough
+		may := p.over(x, x.prepareMax()) || serve > 0 && serve >= enough
+		if added {
+			may = p.serves(x.region, l.to)
+		}
+		done = done || may
 	}
 	switch {
 	case done:
 		p.proceed(x, Operation{Kind: Complete})
+	case added && !p.stays(l.to):
+		p.cancel(x, "the owner that was added for it goes")
 	case p.over(x, x.deadline()):
 		p.cancel(x, "its deadline has passed")
 	default:

@@ -185,6 +185,9 @@ func (p *planner) changing(ks state.KeyspaceID) map[state.RegionID]bool {
 	for id, m := range p.Moves.byRegion {
 		note(id, m.keyspace)
 	}
+	for id, l := range p.Moves.leavers {
+		note(id, l.keyspace)
+	}
 	if p.Busy != nil {
 		for id, x := range p.Busy.byRegion {
 			note(id, x.o.Keyspace)

@@ -19,6 +19,16 @@ type Moves struct {
 	byRegion     map[state.RegionID]move
 	gives, takes map[state.MemberID]int
 	takesByKey   map[share]int
+	// leavers are owners of shared regions that go when others are there that were added for them.
+	leavers map[state.RegionID]leaver
+}
+
+// leaver is an owner that goes when another one is there. Only who planned that knows: behind a change of
+// holders the region has one owner more, until it is cool, or another round moves it.
+type leaver struct {
+	keyspace state.KeyspaceID
+	from, to state.Owner
+	reason   rootv1.OperationReason
 }
 
 type share struct {
@@ -41,6 +51,7 @@ func (x move) same(o move) bool { return x.id == o.id && x.planned == o.planned 
 func newMoves() *Moves {
 	return &Moves{
 		byRegion: map[state.RegionID]move{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, takesByKey: map[share]int{},
+		leavers: map[state.RegionID]leaver{},
 	}
 }
 
@@ -205,6 +216,10 @@ func (w *Work) Jump(st *state.State, now clock.Instant) *Work {
 	for id, l := range w.leaves {
 		next.Leave(id, w.lives[id], l)
 	}
+	for id, l := range w.moves.leavers {
+		next.moves.leavers[id] = l
+		next.leaver(id)
+	}
 	return next
 }
 
@@ -246,6 +261,7 @@ func (w *Work) region(c *state.Change) {
 	if c.Removed {
 		delete(w.dirty, id)
 		delete(w.later, id)
+		delete(w.moves.leavers, id)
 		return
 	}
 	if !assigned(w.st.Keyspace(c.Region.Keyspace)) {
@@ -253,6 +269,7 @@ func (w *Work) region(c *state.Change) {
 	}
 	w.inNeed(c.Region)
 	w.follow(c.Region)
+	w.leaver(id)
 	if _, under := w.moves.byRegion[id]; under {
 		w.Mark(id)
 	}
@@ -371,10 +388,26 @@ func (w *Work) transition(t *rootv1.Transition, gone bool, now clock.Instant) {
 	if !ends {
 		w.busy.land(id)
 	}
+	w.leaver(id)
 	if w.moves.follow(t, w.st.Region(id), gone, now) {
 		w.Mark(id)
 		w.again = w.again || ends && len(w.draining) > 0 // it has room for another one
 	}
+}
+
+// leaver looks at an owner that is to go, as long as it is one, and the other one is, or may come.
+func (w *Work) leaver(id state.RegionID) {
+	l, goes := w.moves.leavers[id]
+	if !goes {
+		return
+	}
+	r, t := w.st.Region(id), w.st.PendingTransition(id)
+	comes := w.busy.Has(id) || t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER || r != nil && slices.Contains(r.Owners, l.to)
+	if r == nil || !comes || !slices.Contains(r.Owners, l.from) {
+		delete(w.moves.leavers, id)
+		return
+	}
+	w.Mark(id)
 }
 
 // Mark looks at a region: something was reported of it, or an operation was refused.
@@ -439,7 +472,11 @@ func (w *Work) Take(observed Observed, now clock.Instant) Input {
 // before Judged, and what it refused, so that it is looked at again in time.
 func (w *Work) Planned(plan *Plan) {
 	for i := range plan.Operations {
-		w.busy.send(w.st, &plan.Operations[i])
+		o := &plan.Operations[i]
+		w.busy.send(w.st, o)
+		if o.Kind == AddOwner && o.Even && o.From.Member != "" {
+			w.moves.leavers[o.Region] = leaver{o.Keyspace, o.From, o.To, o.Reason}
+		}
 	}
 	for _, f := range plan.Refusals {
 		switch {
@@ -469,6 +506,7 @@ func (w Why) lacksMember() bool {
 func (w *Work) Judged(id state.RegionID) {
 	w.busy.judged(id)
 	w.Mark(id)
+	w.leaver(id)
 	w.again = w.again || len(w.draining) > 0
 }
 

@@ -40,7 +40,7 @@ func (r *rounds) right(region int32) {
 			continue
 		}
 		switch why := r.oust(region, at, reason); {
-		case why == NoMember && r.f.seats[at].Leaves && slices.ContainsFunc(own, func(o int32) bool { return r.f.seats[o].Takes }):
+		case why == NoMember && (r.f.seats[at].Leaves || len(own) > r.k.OwnersMin) && slices.ContainsFunc(own, func(o int32) bool { return o != at && r.f.seats[o].Takes }):
 			r.remove(region, at, reason) // who stays has it already
 		case why != 0:
 			r.lack(region, at, why, 1)

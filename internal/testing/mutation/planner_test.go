@@ -172,6 +172,17 @@ var planner = []mutation{
 	},
 
 	{
+		31, "a shared region lets go before its next owner has it", "coordinator/placement/rebalance.go",
+		"		if k.oneMore(r) {\n", "		if false {\n",
+		[]string{plans},
+	},
+	{
+		31, "an owner goes before the one serves that was added for it", "coordinator/placement/steps.go",
+		"may = p.serves(x.region, l.to)", "may = may || p.stays(l.to)",
+		[]string{plans},
+	},
+
+	{
 		32, "a member gives away all at once", "coordinator/placement/drain.go",
 		"	if p.under(from.Member) >= w.most {", "	if false {",
 		[]string{plans},
