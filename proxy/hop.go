@@ -32,6 +32,9 @@ const (
 	refusalWithin  = time.Second // the text of a refusal, which is for people
 )
 
+// flushWithin is how long what came of an answer waits for the next bytes before it is passed on without them.
+const flushWithin = 50 * time.Millisecond
+
 // final is an error behind which nothing is tried.
 type final struct{ err error }
 
@@ -188,6 +191,7 @@ func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response, again
 	if resp.StatusCode < 100 {
 		return fmt.Errorf("the member answered with status %03d, which HTTP does not have", resp.StatusCode)
 	}
+	x.reverse.FlushInterval = flushWithin
 	refused := len(resp.Header[router.HeaderRefused]) == 1
 	whole := again && x.options.Idempotent && resp.ContentLength > 0 && resp.ContentLength <= maxWholeAnswer && req.Method != http.MethodHead
 	if !refused && !whole {
@@ -210,7 +214,7 @@ func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response, again
 		return fmt.Errorf("half an answer came: %w", err)
 	}
 	_ = resp.Body.Close()
-	resp.Body = io.NopCloser(bytes.NewReader(raw))
+	resp.Body, x.reverse.FlushInterval = io.NopCloser(bytes.NewReader(raw)), 0
 	return nil
 }
 

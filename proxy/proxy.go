@@ -59,7 +59,7 @@ func New(cfg Config) (*Proxy, error) {
 	p.keyspace = []string{name}
 	p.sockets.all = map[*socket]struct{}{}
 	p.reverse = &httputil.ReverseProxy{
-		Rewrite: p.rewrite, Transport: hop{p}, BufferPool: buffers{}, FlushInterval: flushWithin, ModifyResponse: p.answered, ErrorHandler: p.failed,
+		Rewrite: p.rewrite, Transport: hop{p}, BufferPool: buffers{}, ModifyResponse: p.answered, ErrorHandler: p.failed,
 		ErrorLog: p.cfg.Logger.Named("proxy").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	return p, nil
@@ -79,9 +79,6 @@ func (p *Proxy) Waiting() int { return int(p.holding.Load()) }
 // hop is a Proxy as the RoundTripper that finds owners.
 type hop struct{ p *Proxy }
 
-// flushWithin is how long what came of an answer of known length waits for the next bytes before it is passed on.
-const flushWithin = 50 * time.Millisecond
-
 // buffers are what answers are copied with.
 type buffers struct{}
 
@@ -96,6 +93,7 @@ func (buffers) Put(b []byte) { spare.Put((*[32 << 10]byte)(b)) }
 // exchange is one request and what becomes of it.
 type exchange struct {
 	http.ResponseWriter
+	reverse    httputil.ReverseProxy // of this request alone
 	options    router.Options
 	key        []byte
 	keyspace   []string
@@ -258,7 +256,8 @@ func (p *Proxy) pass(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p.reverse.ServeHTTP(x, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
+	x.reverse = *p.reverse
+	x.reverse.ServeHTTP(x, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
 	return nil
 }
 

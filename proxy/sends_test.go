@@ -275,6 +275,7 @@ func TestABodyWithoutRoomIsHeldWithItsRequest(t *testing.T) {
 			_, _ = fmt.Fprint(rw, len(got), " ", err)
 		}))
 		w.at(0, rootv1.MemberState_MEMBER_STATE_FAILED)
+		w.heard()
 		front := serveAt(t, w.lan, w.proxy(proxy.Config{MaxReplayTotal: 1 << 10, BodyWithin: 10 * time.Second, BodySilence: 30 * time.Second, Hold: time.Minute}).Lookup())
 		by := &http.Client{Transport: &http.Transport{DialContext: w.lan.dial, Protocols: new(http.Protocols)}}
 		by.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)

@@ -331,9 +331,11 @@ func TestResolveThroughTheLossOfAGrant(t *testing.T) {
 			b.snapshot(region(1, "", "", 2, 1))
 			var last error
 			followed := make(chan struct{})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
 			go func() {
 				defer close(followed)
-				_ = b.Follow(t.Context(), []byte("k"), router.Options{}, func(_ router.Target, err error) bool {
+				_ = b.Follow(ctx, []byte("k"), router.Options{}, func(_ router.Target, err error) bool {
 					last = err
 					return err == nil
 				})
