@@ -89,7 +89,7 @@ func (s *sidecar) guarded(certs *mtls.Source, h http.Handler) http.Handler {
 func (s *sidecar) pass(certs *mtls.Source) http.Handler {
 	return &httputil.ReverseProxy{
 		FlushInterval: -1,
-		Transport: newToProcess(),
+		Transport:     newToProcess(),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", s.base.Host
 			r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came, not as it was understood
