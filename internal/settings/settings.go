@@ -119,7 +119,7 @@ func (s *Setting) Counts(of *rootv1.KeyspaceSettings) string {
 	var scaling *rootv1.Scaling
 	var liveness *rootv1.Liveness
 	if of.GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED {
-		scaling, liveness = state.ScalingOf(of), &rootv1.Liveness{IntervalMillis: state.LivenessOf(of).GetIntervalMillis()}
+		scaling, liveness = state.ScalingOf(of), state.LivenessOf(of)
 	}
 	return s.Text(&rootv1.KeyspaceSettings{
 		Liveness: liveness, Cadence: &rootv1.Cadence{IdleScanMillis: state.IdleScanMillis(of)}, Scaling: scaling, Moves: state.MovesOf(of), Guards: state.GuardsOf(of), Start: state.StartOf(of), Policy: &rootv1.Policy{Rebalance: state.RebalanceOf(of)},

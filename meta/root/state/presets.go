@@ -122,13 +122,11 @@ func Preset(name string) (*rootv1.KeyspaceSettings, bool) {
 // message of the caller's own: ranges, assigned, exclusive with the region
 // epoch as fence, balanced, never rebalanced.
 func DefaultSettings() *rootv1.KeyspaceSettings {
-	liveness := LivenessOf(nil)
-	liveness.Probe = true
 	return &rootv1.KeyspaceSettings{
 		Layout:    ranges(),
 		Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
 		Ownership: &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_EPOCH},
-		Liveness:  liveness,
+		Liveness:  &rootv1.Liveness{Probe: true},
 		Policy:    &rootv1.Policy{Strategy: rootv1.Strategy_STRATEGY_BALANCED, OnMiss: rootv1.OnMiss_ON_MISS_NOT_FOUND},
 	}
 }

@@ -104,6 +104,15 @@ func TestC32C51C52C53C54C55C56C57C58C59C60P17P22P52A37A38R15R27R29NumbersOfPrese
 	}
 }
 
+// Without a preset no time of liveness is fixed: those that are not said follow from the interval that is.
+func TestDefaultSettingsFollowTheInterval(t *testing.T) {
+	got := state.LivenessOf(state.MergeSettings(state.DefaultSettings(), &rootv1.KeyspaceSettings{Liveness: &rootv1.Liveness{IntervalMillis: 200}}))
+	want := &rootv1.Liveness{IntervalMillis: 200, SuspectAfterMillis: 600, DeadAfterMillis: 2000, ClosedStream: rootv1.ClosedStream_CLOSED_STREAM_SUSPECT, Probe: true}
+	if !proto.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // TestMergeSettings lays settings over a preset.
 func TestMergeSettings(t *testing.T) {
 	base, _ := state.Preset("actors")
