@@ -202,7 +202,7 @@ func (w *runWriter) end(p *piece) {
 	if p.refused != nil {
 		p.refused = w.s.refusal(p.refused)
 	}
-	w.stats.End(len(p.counts), p.since, p.refused)
+	w.s.counted(w.l.ctx, w.stats, len(p.counts), p.since, p.refused)
 }
 
 func (w *runWriter) send(p piece) error {

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/internal/testing/impersonate"
+	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -192,4 +195,45 @@ func TestLookupsAndChangesInStreamsAreCounted(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A refusal of a request in a stream counts for its caller as that of a call does.
+func TestRefusalsInStreamsAreTheCallers(t *testing.T) {
+	w := secureWorld(t)
+	p := impersonate.Named(principal.Operator, "op")
+	c := coordinatorv1.NewCoordinatorClient(w.as(t, p))
+	lookup, count, change := &coordinatorv1.GetRegionsByKeysRequest{Keys: [][]byte{[]byte("a")}, Keyspace: "nobody"}, &coordinatorv1.TsoRequest{}, &coordinatorv1.PublishRootEventsRequest{}
+	routes, err1 := c.RouteStream(within(t))
+	numbers, err2 := c.TsoStream(within(t))
+	changes, err3 := c.PublishStream(within(t))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	refusals := func() (map[string]uint64, uint64) {
+		m := w.server.Access()
+		return maps.Clone(m.Refused[p.Role.String()]), m.Principals[p.String()].Refused
+	}
+	_, byCall1 := c.GetRegionsByKeys(within(t), lookup)
+	_, byCall2 := c.Tso(within(t), count)
+	_, byCall3 := c.PublishRootEvents(within(t), change)
+	reasons, all := refusals()
+	if byCall1 == nil || byCall2 == nil || byCall3 == nil || reasons["not_found"] != 1 || reasons["invalid_request"] != 2 || all != 3 {
+		t.Fatalf("by calls %v, %d of %s", reasons, all, p)
+	}
+	err1, err2, err3 = routes.Send(lookup), numbers.Send(count), changes.Send(change)
+	_, got1 := routes.Recv()
+	_, got2 := numbers.Recv()
+	_, got3 := changes.Recv()
+	if err := errors.Join(err1, err2, err3, got1, got2, got3); err != nil {
+		t.Fatal(err)
+	}
+	now, of := refusals()
+	for name, n := range reasons {
+		if now[name] != 2*n {
+			t.Errorf("%s: %d refusals, want %d", name, now[name], 2*n)
+		}
+	}
+	if of != 2*all {
+		t.Errorf("%d refusals of %s, want %d", of, p, 2*all)
+	}
 }

@@ -109,7 +109,7 @@ func (s *Server) publishTogether(ctx context.Context, requests []publication, si
 		if refused == nil {
 			refused = failed
 		}
-		stats.End(1, since, refused)
+		s.counted(ctx, stats, 1, since, refused)
 		if refused != nil {
 			out[i] = &coordinatorv1.PublishRootEventsResponse{Error: s.detail(refused)}
 			continue

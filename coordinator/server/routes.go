@@ -146,7 +146,7 @@ func (a *routeAnswers) await(req *keysRequest, since time.Time) error {
 	leave := func() { a.count.Add(-1); a.bytes.Add(-size) }
 	refuse := func(why error) error {
 		defer leave()
-		a.stats.End(1, since, why)
+		a.s.counted(a.l.ctx, a.stats, 1, since, why)
 		refusal := a.s.routeRefusal(req.id, why)
 		req.free()
 		return a.l.send(a.stream, refusal)
@@ -187,7 +187,7 @@ func (a *routeAnswers) one(ctx context.Context, req *keysRequest, since time.Tim
 	} else {
 		err = a.s.refusal(err)
 	}
-	a.stats.End(1, since, err)
+	a.s.counted(ctx, a.stats, 1, since, err)
 	if cut := a.l.turn(); cut != nil {
 		return cut
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/rpcstats"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -258,6 +259,12 @@ func exchange[T any](l *live, limits Limits, recv func() (T, int, error), answer
 		return nil
 	}
 	return err
+}
+
+// counted counts n requests of a stream that came at since as ended with err.
+func (s *Server) counted(ctx context.Context, as *rpcstats.Method, n int, since time.Time, err error) {
+	as.End(n, since, err)
+	s.cfg.Access.Refused(ctx, n, err)
 }
 
 // inbox is a bounded queue with one writer and one reader, who takes all that

@@ -61,9 +61,16 @@ func (c *counts) caller(p principal.Principal) *caller {
 // refused counts the error of a call or stream, and returns it.
 func (g *Gate) refused(p principal.Principal, err error) error {
 	if err != nil {
-		g.count(p, reason.Of(err))
+		g.count(p, reason.Of(err), 1)
 	}
 	return err
+}
+
+// Refused counts n requests of a stream that were refused with err; nil: they were not.
+func (g *Gate) Refused(ctx context.Context, n int, err error) {
+	if g != nil && err != nil {
+		g.count(principal.FromContext(ctx), reason.Of(err), n)
+	}
 }
 
 // Rejected counts the commands of a call that were refused.
@@ -74,15 +81,15 @@ func (g *Gate) Rejected(ctx context.Context, results []*rootv1.CommandResult) {
 	p := principal.FromContext(ctx)
 	for _, result := range results {
 		if result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED {
-			g.count(p, result.GetError().GetReason())
+			g.count(p, result.GetError().GetReason(), 1)
 		}
 	}
 }
 
-func (g *Gate) count(p principal.Principal, r rootv1.Reason) {
+func (g *Gate) count(p principal.Principal, r rootv1.Reason, n int) {
 	if r > 0 && r < maxReasons {
-		g.counts.refused[p.Role][r].Add(1)
-		g.counts.caller(p).refused.Add(1)
+		g.counts.refused[p.Role][r].Add(uint64(n))
+		g.counts.caller(p).refused.Add(uint64(n))
 	}
 }
 
@@ -97,8 +104,8 @@ type Metrics struct {
 
 // CallerMetrics count what one caller did.
 type CallerMetrics struct {
-	// Calls is unary calls and streams, Refused those of them, and of the messages
-	// in streams, that were refused.
+	// Calls is unary calls and streams, Refused those of them, of the requests in
+	// streams, and of commands, that were refused.
 	Calls   uint64 `json:"calls"`
 	Refused uint64 `json:"refused"`
 }

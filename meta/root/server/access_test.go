@@ -290,6 +290,32 @@ func TestRefusalIsOfThePresent(t *testing.T) {
 	}
 }
 
+// A refusal of a request in a stream counts for its caller as that of a call does.
+func TestRefusalsInStreamsAreTheCallers(t *testing.T) {
+	r, s := secure(t)
+	r.lead(2)
+	ctx, cancel := within(proctest.Patience)
+	defer cancel()
+	p := impersonate.Named(principal.Coordinator, "c1")
+	root, req := rootv1.NewRootClient(s.as(p)), &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{joined("m3", 1)}}
+	if _, err := root.Propose(ctx, req); reason.Of(err) != rootv1.Reason_REASON_NOT_LEADER {
+		t.Errorf("by a call: %v", err)
+	}
+	stream, err := root.ProposeStream(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(req); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := stream.Recv(); err != nil || got.GetError().GetReason() != rootv1.Reason_REASON_NOT_LEADER {
+		t.Errorf("in a stream: %v, %v", got, err)
+	}
+	if m := s.Metrics().Access; m.Refused["coordinator"]["not_leader"] != 2 || m.Principals[p.Actor()].Refused != 2 {
+		t.Errorf("counted %+v, want 2 refusals", m)
+	}
+}
+
 // TestNobodyIsNamedWithoutCertificates: where anybody may say anything no name goes
 // into the log.
 func TestNobodyIsNamedWithoutCertificates(t *testing.T) {

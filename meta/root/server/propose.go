@@ -280,6 +280,7 @@ func (s *Server) answer(ctx context.Context, req *rootv1.ProposeRequest, came ti
 	defer cancel()
 	results, err := s.propose(ctx, req)
 	method.End(1, came, err)
+	s.cfg.Access.Refused(ctx, 1, err)
 	resp := &rootv1.ProposeResponse{RequestId: req.GetRequestId(), Results: results}
 	if err != nil {
 		resp.Results, resp.Error = nil, reason.From(err)
