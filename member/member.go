@@ -122,6 +122,7 @@ func (m *Member) Run(ctx context.Context, h Handler) error {
 	}
 	// The last of all: that it is closed says that nothing is served here.
 	defer p.close()
+	m.cfg.Client.KeepRevoked(m.cfg.TLS)
 	defer m.awaitKeyspaces(ctx)()
 	follows := uint64(0)
 	for pause := time.Duration(0); ; pause = min(max(2*pause, againMin), againMax) {

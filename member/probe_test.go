@@ -237,6 +237,13 @@ func TestProbeWithCertificates(t *testing.T) {
 	if line, _ := probed(t, address, nil); line != "" {
 		t.Errorf("who shows no certificate is told %q", line)
 	}
+	_, revoked, _ := strings.Cut(fakecoordinator.Revoked, "/")
+	proctest.Eventually(t, proctest.Patience, func() error { // it hears of that
+		if line, _ := probed(t, address, by(open(principal.Coordinator, revoked))); line != "" {
+			return fmt.Errorf("who was revoked is told %q", line)
+		}
+		return nil
+	})
 }
 
 func ExampleMember_Do() {

@@ -23,6 +23,8 @@ type bundle struct {
 	expires time.Time
 	// warn is how long before its end that is warned of.
 	warn time.Duration
+	// revoked are the Source's.
+	revoked *revocations
 }
 
 // warnBefore is how long before their end certificates are warned of; short ones
@@ -30,9 +32,10 @@ type bundle struct {
 const warnBefore = 30 * 24 * time.Hour
 
 // parse checks that files belong together and are valid now.
-func parse(dir string, f files, now time.Time) (*bundle, error) {
+func (s *Source) parse(f files) (*bundle, error) {
+	dir, now := s.dir, s.now()
 	certFile, keyFile, caFile := filepath.Join(dir, CertFile), filepath.Join(dir, KeyFile), filepath.Join(dir, CAFile)
-	b := &bundle{files: f, dir: dir, cas: x509.NewCertPool()}
+	b := &bundle{files: f, dir: dir, cas: x509.NewCertPool(), revoked: &s.revoked}
 	cas, err := Certificates(f.ca)
 	if err != nil {
 		return nil, fmt.Errorf("%s %w; put the certificates of the CAs to believe there", caFile, err)

@@ -71,8 +71,8 @@ type brokenError struct{ error }
 func (b *brokenError) Unwrap() error { return b.error }
 
 // Refusals is how many connections were refused to callers because of who they are
-// or what they speak, and how many ended because the other side's CA is no longer
-// believed.
+// or what they speak, and how many ended because the other side's certificate was revoked,
+// or its CA is no longer believed.
 func (s *Source) Refusals() uint64 {
 	if s == nil {
 		return 0

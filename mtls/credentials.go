@@ -37,6 +37,7 @@ func (s *Source) Server() credentials.TransportCredentials {
 	if s == nil {
 		return insecure.NewCredentials()
 	}
+	s.listens()
 	return &grpcCredentials{source: s}
 }
 
@@ -100,6 +101,7 @@ func (s *Source) ServerConn(ctx context.Context, c net.Conn) (net.Conn, principa
 	if s == nil {
 		return c, principal.Principal{}, nil
 	}
+	s.listens()
 	return s.accept(ctx, c, forBare)
 }
 
@@ -128,6 +130,7 @@ func (s *Source) http(l net.Listener, asks tls.ClientAuthType) net.Listener {
 	if s == nil {
 		return l
 	}
+	s.listens()
 	return tls.NewListener(accepting{l}, &tls.Config{
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			b, now := s.current(), s.now()
@@ -192,11 +195,14 @@ func (b *bundle) usable(now time.Time) error {
 // these; nil: anybody's.
 func (b *bundle) named(c *x509.Certificate, of []Peer) (principal.Principal, error) {
 	who, err := principal.Of(c)
+	revoked := b.revoked.judge(c)
 	switch {
 	case err != nil:
 		return who, &judgement{fmt.Errorf("has a certificate that does not say who it is (%w)", err)}
 	case who.Cluster != b.own.Cluster:
 		return who, &judgement{fmt.Errorf("has a certificate of cluster %s (%v), want one of cluster %s", who.Cluster, who, b.own.Cluster)}
+	case revoked != nil: // whom it names proves nothing then
+		return who, &judgement{revoked}
 	case of != nil && !slices.ContainsFunc(of, func(p Peer) bool { return p.is(who) }):
 		return who, &judgement{&OtherError{who, of}}
 	}
@@ -330,7 +336,7 @@ func alert(err error) bool {
 // refused is what an alert means for who gets it. TLS has a number for what is
 // wrong and no words.
 func (b *bundle) refused(err error) error {
-	why := "it may be of another CA, cluster or role than is wanted there; the log there says more"
+	why := "it may be of another CA, cluster or role than is wanted there, or revoked; the log there says more"
 	switch text := err.Error(); {
 	case strings.HasSuffix(text, "expired certificate"):
 		why = "it is not valid by the clock there: nokv cert show " + b.dir

@@ -13,8 +13,8 @@ import (
 // believed: the wall clock may be set, machines sleep, and ca.crt changes.
 const lookAgain = 10 * time.Second
 
-// lifetime ends a connection with the certificates that it was opened with, and when no CA that is
-// believed has signed the other side's any more.
+// lifetime ends a connection with the certificates that it was opened with, when no CA that is
+// believed has signed the other side's any more, and when Revoke names that one.
 type lifetime struct {
 	source *Source
 	raw    net.Conn // below TLS
@@ -43,6 +43,10 @@ func (l *lifetime) begin(s *Source, b *bundle, raw net.Conn, conn io.Closer, cer
 	}
 	l.source, l.raw, l.conn, l.certs, l.use, l.judged = s, raw, conn, certs, use, b
 	l.end = until.Add(-time.Duration(rand.Int64N(int64(max(early, 0)) + 1)))
+	s.open.Store(l, nil)
+	if s.revoked.judge(certs[0]) != nil { // since the handshake; from here on Revoke finds it
+		l.end = s.now()
+	}
 	l.timer = time.AfterFunc(l.leftLocked(), l.look)
 }
 
@@ -54,6 +58,16 @@ func (l *lifetime) over() {
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer, l.conn = nil, nil
+		l.source.open.Delete(l)
+	}
+}
+
+// lookNow has the connection looked at now.
+func (l *lifetime) lookNow() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Reset(0)
 	}
 }
 
@@ -80,12 +94,16 @@ func (l *lifetime) look() {
 	l.mu.Unlock()
 	if err != nil {
 		l.source.count(refusal(l.raw, err))
+		_ = l.raw.Close() // nothing of it is read any more while a farewell waits for its reader
 	}
 	_ = conn.Close()
 }
 
-// judgeLocked looks at the other side's certificate again when what is read changed.
+// judgeLocked looks at the other side's certificate again, at the way to its CA when what is read changed.
 func (l *lifetime) judgeLocked(b *bundle) error {
+	if err := b.revoked.judge(l.certs[0]); err != nil {
+		return err
+	}
 	if b == l.judged {
 		return nil
 	}

@@ -13,7 +13,8 @@
 //  2. TLS 1.3, and no session is resumed: each connection proves anew who it is.
 //  3. A connection ends when a certificate ends that it was opened with, whichever
 //     side's (an HTTP listener's: its caller's), at most a minute early; and within ten seconds of the moment when ca.crt
-//     no longer has a CA that the other side's comes from. What is under way on it ends as well.
+//     no longer has a CA that the other side's comes from. It ends at once when Revoke
+//     names the other side's, with whatever is under way on it.
 //  4. Files that change are read again within a second of the next handshake, and
 //     every ten seconds while connections are open.
 //     What cannot be used, or makes another principal of the process, changes
@@ -30,6 +31,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -74,6 +76,12 @@ type Source struct {
 	// looked is when that was last, in Unix nanoseconds.
 	looked atomic.Int64
 	used   atomic.Pointer[bundle]
+	// revoked are the certificates that Revoke named, open the connections that it may end: each a *lifetime, as a key.
+	revoked revocations
+	open    sync.Map
+	// listening is closed, once, with the first listener.
+	listening  chan struct{}
+	listenOnce sync.Once
 	// complaint is why the files as they are cannot be used; owned by the holder
 	// of reading.
 	complaint string
@@ -85,7 +93,7 @@ type Source struct {
 // Open reads a folder. It fails when the files are not there, do not belong
 // together or are not valid now.
 func Open(dir string, o Options) (*Source, error) {
-	s := &Source{dir: dir, log: o.Logger, now: o.Now}
+	s := &Source{dir: dir, log: o.Logger, now: o.Now, listening: make(chan struct{})}
 	if s.log == nil {
 		s.log = hclog.NewNullLogger()
 	}
@@ -112,7 +120,7 @@ func (s *Source) settled() (*bundle, error) {
 		if err != nil {
 			return nil, err
 		}
-		b, err := parse(s.dir, f, s.now())
+		b, err := s.parse(f)
 		if err == nil {
 			return b, nil
 		}
@@ -198,7 +206,7 @@ func (s *Source) reread() {
 	}
 	var b *bundle
 	if err == nil {
-		b, err = parse(s.dir, f, s.now())
+		b, err = s.parse(f)
 	}
 	if err == nil && b.own != before.own {
 		err = fmt.Errorf("%s names %s of cluster %s, and this process is %s of cluster %s: put its own back, or restart it", filepath.Join(s.dir, CertFile), b.own, b.own.Cluster, before.own, before.own.Cluster)

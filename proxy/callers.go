@@ -56,7 +56,10 @@ const nobody = "nobody"
 // NewCallers judges callers by the grants, which it asks of coordinators; the Client's certificate is of the role
 // proxy. They are named by their certificates, at a listener of certs.HTTP or HTTPOpen; nil: all of them are nobody,
 // who may read and claim where no grant names the keyspace.
-func NewCallers(c *client.Client, certs *mtls.Source) Callers { return &callers{c: c, certs: certs} }
+func NewCallers(c *client.Client, certs *mtls.Source) Callers {
+	c.KeepRevoked(certs)
+	return &callers{c: c, certs: certs}
+}
 
 type callers struct {
 	c     *client.Client

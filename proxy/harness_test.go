@@ -51,6 +51,8 @@ type world struct {
 	judges   func(*coordinatorv1.CheckAccessRequest) bool
 	lag      uint64 // that the last CheckAccess allowed, in ms
 	judged   int
+
+	revoked chan []string // what WatchRevoked tells; nil: nothing
 }
 
 func (w *world) says() *coordinatorv1.Disclosure {

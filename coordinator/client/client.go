@@ -64,6 +64,9 @@ func New(cfg Config) (*Client, error) {
 	if cfg.DiscoverEvery > 0 {
 		c.spawn(c.discover)
 	}
+	if cfg.TLS != nil {
+		c.spawn(func() { c.keepRevoked(cfg.TLS) })
+	}
 	return c, nil
 }
 

@@ -75,7 +75,7 @@ func TestCallsNameTheirCluster(t *testing.T) {
 // Every method either reads, or is known to change something.
 func TestMethodsThatChange(t *testing.T) {
 	reads := "GetRegionByKey GetRegionsByKeys RouteStream GetRegion ScanRegions WatchRegions AllocID AllocIDStream Tso TsoStream " +
-		"AssessRootEvent ListTransitions GetKeyspace ListKeyspaces ListMembers ListCoordinators Status Witness ListGrants CheckAccess HeardMembers RegionNotes Plan PinKeys ResolvePin"
+		"AssessRootEvent ListTransitions GetKeyspace ListKeyspaces ListMembers ListCoordinators Status Witness ListGrants CheckAccess HeardMembers RegionNotes Plan PinKeys ResolvePin WatchRevoked"
 	desc := coordinatorv1.Coordinator_ServiceDesc
 	var all []string
 	for _, m := range desc.Methods {

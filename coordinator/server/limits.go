@@ -82,7 +82,8 @@ type Limits struct {
 	MaxIDStreams      int64
 	MaxRouteStreams   int64
 	MaxPublishStreams int64
-	// MaxMemberStreams is the most streams of members, shared alike. Default 20,480.
+	// MaxMemberStreams is the most streams of members, and of watches of revoked certificates, which each
+	// of them has as well, shared alike. Default 20,480.
 	MaxMemberStreams int64
 	// MaxHealthStreams is the most health watches, shared alike. Default 1,024.
 	MaxHealthStreams int64

@@ -203,6 +203,8 @@ type Server struct {
 	publishStreams *places.Places
 	healthStreams  *places.Places
 	memberStreams  *places.Places
+	revokedStreams *places.Places
+	revoked        atomic.Pointer[revoked]
 	members        *members
 	vain           vain
 	hints          *hints.Planner
@@ -240,11 +242,13 @@ func New(cfg Config) (*Server, error) {
 		publishStreams: places.New("publish streams", l.MaxPublishStreams),
 		healthStreams:  places.New("health watches", l.MaxHealthStreams),
 		memberStreams:  places.New("member streams", l.MaxMemberStreams),
+		revokedStreams: places.New("watches of revoked certificates", l.MaxMemberStreams),
 		streams:        streams{all: map[*live]struct{}{}, limits: l},
 		long:           turns.New(0),
 		identities:     identity.NewSource(),
 		inside:         newInside(),
 	}
+	s.revoked.Store(&revoked{changed: make(chan struct{})})
 	s.fanout = newFanout(cfg.Views)
 	s.invariants = newInvariants(cfg.Views, cfg.Clock, cfg.Soft.Leader)
 	s.members = newMembers(s)
@@ -319,6 +323,9 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	background.Go(func() { s.members.run(ctx) })
 	background.Go(func() { s.invariants.run(ctx) })
 	background.Go(func() { s.gate.Run(ctx) })
+	if s.cfg.Access != nil {
+		background.Go(func() { s.followRevoked(ctx) })
+	}
 	s.listener.Store(bounded)
 	failed := make(chan error, 1)
 	background.Go(func() { failed <- s.grpc.Serve(bounded) })

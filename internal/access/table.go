@@ -111,6 +111,7 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_CreateToken_FullMethodName:    row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RevokeToken_FullMethodName:    row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RotateTokenKey_FullMethodName: row(No, No, No, No, Allowed),
+	coordinatorv1.Coordinator_WatchRevoked_FullMethodName:   byProxies(row(No, No, Allowed, No, Allowed)),
 
 	coordinatorv1.Coordinator_Plan_FullMethodName:      row(No, No, No, Allowed, Allowed),
 	coordinatorv1.Coordinator_ApplyPlan_FullMethodName: row(No, No, No, No, Allowed),

@@ -164,6 +164,21 @@ func TestC26A08A09AFailureIsTold(t *testing.T) {
 	}
 }
 
+// Certificates are revoked one by one: what is told is what changed.
+func TestRevokedCertificatesAreTold(t *testing.T) {
+	h := newHistory(t)
+	for version, revoked := range [][]string{{"ab12", "member/m1"}, {"ab12", "member/m2"}, nil} {
+		h.add(&rootv1.Event{Kind: &rootv1.Event_ClusterSettingsChanged{ClusterSettingsChanged: &rootv1.ClusterSettingsChanged{
+			ExpectedVersion: uint64(version), Settings: &rootv1.ClusterSettings{RevokedCertificates: revoked},
+		}}})
+	}
+	const ttl = "a claim of the Tenure may ask for a ttl of 30000 ms at most"
+	h.want(chronicle.Filter{},
+		ttl+"; certificates revoked: ab12 and member/m1",
+		ttl+"; certificates revoked: member/m2; certificates not revoked any more: member/m1",
+		ttl+"; certificates not revoked any more: ab12 and member/m2")
+}
+
 // What a guard holds is a member that stays what it is, and why.
 func TestAHoldIsTold(t *testing.T) {
 	h := newHistory(t)

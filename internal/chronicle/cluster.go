@@ -1,10 +1,13 @@
 package chronicle
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nokv/nokv/internal/settings"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -87,6 +90,26 @@ func verbs(all []rootv1.Verb) string {
 	return and(words) + " in"
 }
 
+// mostCertificates are named in a sentence.
+const mostCertificates = 16
+
+// certificates tells of those that are in one list and not in another; both are in order.
+func certificates(are string, in, notIn []string) string {
+	var names []string
+	for _, name := range in {
+		if _, there := slices.BinarySearch(notIn, name); !there {
+			names = append(names, name)
+		}
+	}
+	switch more := len(names) - mostCertificates; {
+	case len(names) == 0:
+		return ""
+	case more > 0:
+		names = append(names[:mostCertificates], fmt.Sprintf("%d others", more))
+	}
+	return "; certificates " + are + ": " + and(names)
+}
+
 // ofCluster tells what is about the cluster as a whole.
 func (s *scene) ofCluster(e *rootv1.Event) piece {
 	switch k := e.GetKind().(type) {
@@ -116,7 +139,13 @@ func (s *scene) ofCluster(e *rootv1.Event) piece {
 		stage := strings.ToLower(strings.TrimPrefix(k.HandoverAdvanced.GetStage().String(), "HANDOVER_STAGE_"))
 		return piece{routine: true, tell: said("the handover to era %d is %s", k.HandoverAdvanced.GetEra(), stage)}
 	case *rootv1.Event_ClusterSettingsChanged:
-		return piece{tell: said("a claim of the Tenure may ask for a ttl of %d ms at most", k.ClusterSettingsChanged.GetSettings().GetMaxTenureTtlMillis())}
+		c := k.ClusterSettingsChanged.GetSettings()
+		text := fmt.Sprintf("a claim of the Tenure may ask for a ttl of %d ms at most", cmp.Or(c.GetMaxTenureTtlMillis(), state.DefaultMaxTenureTTLMillis))
+		if s.known {
+			_, before := s.before.RevokedCertificates()
+			text += certificates("revoked", c.GetRevokedCertificates(), before) + certificates("not revoked any more", before, c.GetRevokedCertificates())
+		}
+		return piece{tell: said("%s", text)}
 	case *rootv1.Event_FeatureLevelRaised:
 		return piece{tell: said("the feature level is %d (before: %d)", k.FeatureLevelRaised.GetTo(), k.FeatureLevelRaised.GetFrom())}
 	case *rootv1.Event_PinKeyRotated:

@@ -272,6 +272,9 @@ func (p *Peer) serve(ctx context.Context, lis net.Listener) error {
 	part("serve gRPC", func(ctx context.Context) error { return p.server.Serve(ctx, lis) })
 	part("storage", p.store.Run)
 	part("watch the disk", p.room.Run)
+	if p.cfg.TLS != nil {
+		part("follow what is revoked", p.followRevoked)
+	}
 	err := p.replica.Run(replicaCtx)
 	select {
 	case e := <-errs:
@@ -285,6 +288,26 @@ func (p *Peer) serve(ctx context.Context, lis net.Listener) error {
 		err = join(err, e)
 	}
 	return err
+}
+
+// revokedEvery is the time between two looks at what is revoked.
+const revokedEvery = 250 * time.Millisecond
+
+// followRevoked has this peer believe no certificate that is revoked, until ctx ends.
+func (p *Peer) followRevoked(ctx context.Context) error {
+	tick := time.NewTicker(revokedEvery)
+	defer tick.Stop()
+	for known := uint64(0); ; {
+		if version, certificates := p.replica.View().State.RevokedCertificates(); version != known {
+			p.cfg.TLS.Revoke(certificates)
+			known = version
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // join adds an error, unless it has the same reason: a failed disk is noticed by

@@ -303,6 +303,18 @@ func (k *Coordinator) Status(context.Context, *coordinatorv1.StatusRequest) (*co
 	return &coordinatorv1.StatusResponse{Disclosure: k.cluster.disclosureLocked()}, nil
 }
 
+// Revoked is whose certificates are revoked.
+const Revoked = "coordinator/revoked"
+
+// WatchRevoked implements coordinatorv1.CoordinatorServer.
+func (k *Coordinator) WatchRevoked(_ *coordinatorv1.WatchRevokedRequest, s grpc.ServerStreamingServer[coordinatorv1.WatchRevokedResponse]) error {
+	if err := s.Send(&coordinatorv1.WatchRevokedResponse{Certificates: []string{Revoked}}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return s.Context().Err()
+}
+
 // GetKeyspace implements coordinatorv1.CoordinatorServer: regions of the keyspaces of terms are
 // assigned.
 func (k *Coordinator) GetKeyspace(_ context.Context, req *coordinatorv1.GetKeyspaceRequest) (*coordinatorv1.GetKeyspaceResponse, error) {

@@ -163,6 +163,16 @@ var bounds = []mutation{
 		[]string{certs},
 	},
 	{
+		16, "a connection outlives the revocation of the other side's certificate", "mtls/lifetime.go",
+		"if err := b.revoked.judge(l.certs[0]); err != nil {", "if err := b.revoked.judge(l.certs[0]); err != nil && false {",
+		[]string{certs},
+	},
+	{
+		16, "a certificate that was revoked is believed", "mtls/credentials.go",
+		"revoked := b.revoked.judge(c)", "revoked := error(nil)",
+		[]string{certs},
+	},
+	{
 		16, "one caller takes all places", "internal/places/places.go",
 		"if own.taken >= p.limit-p.taken {", "if p.taken >= p.limit {",
 		[]string{shares},

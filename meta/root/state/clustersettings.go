@@ -1,6 +1,8 @@
 package state
 
 import (
+	"strings"
+
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -70,6 +72,45 @@ func checkClusterSettings(e *rootv1.ClusterSettingsChanged) *rootv1.ErrorDetail 
 		d := invalid("the longest ttl of a Tenure is %d ms: set %d to %d, or 0 for %d", ttl, LeastMaxTenureTTLMillis, MostMaxTenureTTLMillis, DefaultMaxTenureTTLMillis)
 		d.Limit = MostMaxTenureTTLMillis
 		return d
+	case len(c.GetRevokedCertificates()) > MaxRevokedCertificates:
+		d := invalid("%d certificates are revoked, at most %d fit: take back those that have ended", len(c.GetRevokedCertificates()), MaxRevokedCertificates)
+		d.Limit = MaxRevokedCertificates
+		return d
+	}
+	before := ""
+	for _, name := range c.GetRevokedCertificates() {
+		if d := checkRevoked(name); d != nil {
+			return d
+		}
+		if name <= before {
+			return invalid("the revoked certificates are not in order, each once: %q stands behind %q", name, before)
+		}
+		before = name
 	}
 	return nil
+}
+
+// maxSerialDigits is what the longest serial number of a certificate has, 20 bytes.
+const maxSerialDigits = 40
+
+// checkRevoked checks ROLE/NAME, or the serial number of a certificate. Root peers that do not believe each other cannot
+// take it back; one that has a new certificate is believed by that.
+func checkRevoked(name string) *rootv1.ErrorDetail {
+	switch role, _, named := strings.Cut(name, "/"); {
+	case role == roleRoot && named:
+		return invalid("certificates of root peers are revoked by their serial numbers, not as %q: renew the one that was stolen first", clip(name))
+	case strings.HasSuffix(name, "*"):
+		return invalid("%q is no name of a principal: certificates are revoked one principal at a time", clip(name))
+	case named:
+		return CheckPrincipal(name)
+	case name == "" || name[0] == '0' || len(name) > maxSerialDigits || strings.Trim(name, "0123456789abcdef") != "":
+		return invalid("%q is no ROLE/NAME, and no serial number of a certificate: 1 to %d lower-case hexadecimal digits without leading zeros", clip(name), maxSerialDigits)
+	}
+	return nil
+}
+
+// RevokedCertificates are those that are believed no more, in order, and the version of the settings that says so. Callers do
+// not change the slice.
+func (s *State) RevokedCertificates() (version uint64, certificates []string) {
+	return s.settings.GetVersion(), s.settings.GetRevokedCertificates()
 }

@@ -105,6 +105,8 @@ const (
 	// MaxPinKeys bounds the keys that are kept, of pins and of bearer tokens: the
 	// newest seals or signs, all open or verify.
 	MaxPinKeys = 2
+	// MaxRevokedCertificates bounds the certificates that are revoked, by name or serial number.
+	MaxRevokedCertificates = 1024
 	// MaxRevokedTokens bounds the bearer tokens that are revoked by their ids.
 	MaxRevokedTokens = 1024
 

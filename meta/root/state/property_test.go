@@ -229,7 +229,10 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 	case 26:
 		e.Kind = &rootv1.Event_ClusterSettingsChanged{ClusterSettingsChanged: &rootv1.ClusterSettingsChanged{
 			ExpectedVersion: rapid.Uint64Range(0, 3).Draw(t, "version"),
-			Settings:        &rootv1.ClusterSettings{MaxTenureTtlMillis: rapid.SampledFrom([]uint64{0, 99, 100, 200}).Draw(t, "ttl")},
+			Settings: &rootv1.ClusterSettings{
+				MaxTenureTtlMillis:  rapid.SampledFrom([]uint64{0, 99, 100, 200}).Draw(t, "ttl"),
+				RevokedCertificates: rapid.SampledFrom([][]string{nil, {"ab12"}, {"ab12", "member/m1"}, {"member/m1", "ab12"}}).Draw(t, "revoked"),
+			},
 		}}
 	case 27:
 		e.Kind = &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: &rootv1.Grant{

@@ -1,8 +1,12 @@
 package state_test
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -58,4 +62,51 @@ func (m *machine) refused(e *rootv1.Event, want rootv1.Reason) {
 	if r := m.apply(&rootv1.Command{Events: []*rootv1.Event{e}})[0]; r.Reject.GetReason() != want {
 		m.t.Errorf("%v: %v %v, want %v", e, r.Outcome, r.Reject, want)
 	}
+}
+
+// Certificates that are revoked are kept as they are named: in order, each once, as many as fit. What could not be taken back,
+// because root peers do not believe each other, is refused.
+func TestRevokedCertificatesAreNamesOrSerials(t *testing.T) {
+	m := newMachine(t)
+	m.must(clusterEvent())
+	set := func(version uint64, revoked ...string) *rootv1.Event {
+		e := longest(version, 0)
+		e.GetClusterSettingsChanged().Settings.RevokedCertificates = revoked
+		return e
+	}
+	have := func(version uint64, want ...string) {
+		t.Helper()
+		if v, got := m.s.RevokedCertificates(); v != version || !slices.Equal(got, want) {
+			t.Errorf("version %d has %q, want %d with %q", v, got, version, want)
+		}
+	}
+	have(0)
+	m.must(set(0, "ab12", "member/m1"))
+	have(1, "ab12", "member/m1")
+	for _, no := range [][]string{
+		{""},
+		{"m1"},
+		{"member/"},
+		{"member/m*"},
+		{"nobody/x"},
+		{"member/a b"},
+		{"root/1"},
+		{"AB12"},
+		{"0a"},
+		{"ab:12"},
+		{strings.Repeat("f", 41)},
+		{"member/m1", "ab12"},
+		{"ab12", "ab12"},
+	} {
+		m.refused(set(1, no...), rootv1.Reason_REASON_INVALID_REQUEST)
+	}
+	var many []string
+	for i := range state.MaxRevokedCertificates + 1 {
+		many = append(many, fmt.Sprintf("member/m%04d", i))
+	}
+	m.refused(set(1, many...), rootv1.Reason_REASON_INVALID_REQUEST)
+	have(1, "ab12", "member/m1")
+	m.must(set(1, many[1:]...))
+	m.must(set(2))
+	have(3)
 }

@@ -9753,6 +9753,87 @@ func (x *RevokeTokenResponse) GetChanged() bool {
 	return false
 }
 
+type WatchRevokedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRevokedRequest) Reset() {
+	*x = WatchRevokedRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRevokedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRevokedRequest) ProtoMessage() {}
+
+func (x *WatchRevokedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRevokedRequest.ProtoReflect.Descriptor instead.
+func (*WatchRevokedRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{123}
+}
+
+type WatchRevokedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in ClusterSettings.
+	Certificates  []string `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRevokedResponse) Reset() {
+	*x = WatchRevokedResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRevokedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRevokedResponse) ProtoMessage() {}
+
+func (x *WatchRevokedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRevokedResponse.ProtoReflect.Descriptor instead.
+func (*WatchRevokedResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{124}
+}
+
+func (x *WatchRevokedResponse) GetCertificates() []string {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
 type RotateTokenKeyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Identity      *v1.CommandIdentity    `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
@@ -9762,7 +9843,7 @@ type RotateTokenKeyRequest struct {
 
 func (x *RotateTokenKeyRequest) Reset() {
 	*x = RotateTokenKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9774,7 +9855,7 @@ func (x *RotateTokenKeyRequest) String() string {
 func (*RotateTokenKeyRequest) ProtoMessage() {}
 
 func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9787,7 +9868,7 @@ func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{123}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *RotateTokenKeyRequest) GetIdentity() *v1.CommandIdentity {
@@ -9808,7 +9889,7 @@ type RotateTokenKeyResponse struct {
 
 func (x *RotateTokenKeyResponse) Reset() {
 	*x = RotateTokenKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9820,7 +9901,7 @@ func (x *RotateTokenKeyResponse) String() string {
 func (*RotateTokenKeyResponse) ProtoMessage() {}
 
 func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9833,7 +9914,7 @@ func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{124}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *RotateTokenKeyResponse) GetId() uint32 {
@@ -9864,7 +9945,7 @@ type ClaimRegionsRequest struct {
 
 func (x *ClaimRegionsRequest) Reset() {
 	*x = ClaimRegionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9876,7 +9957,7 @@ func (x *ClaimRegionsRequest) String() string {
 func (*ClaimRegionsRequest) ProtoMessage() {}
 
 func (x *ClaimRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9889,7 +9970,7 @@ func (x *ClaimRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRegionsRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{125}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *ClaimRegionsRequest) GetKeyspace() string {
@@ -9927,7 +10008,7 @@ type ClaimRegionsResponse struct {
 
 func (x *ClaimRegionsResponse) Reset() {
 	*x = ClaimRegionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9939,7 +10020,7 @@ func (x *ClaimRegionsResponse) String() string {
 func (*ClaimRegionsResponse) ProtoMessage() {}
 
 func (x *ClaimRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9952,7 +10033,7 @@ func (x *ClaimRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRegionsResponse.ProtoReflect.Descriptor instead.
 func (*ClaimRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{126}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ClaimRegionsResponse) GetRegions() []*ClaimedRegion {
@@ -9993,7 +10074,7 @@ type ClaimedRegion struct {
 
 func (x *ClaimedRegion) Reset() {
 	*x = ClaimedRegion{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10005,7 +10086,7 @@ func (x *ClaimedRegion) String() string {
 func (*ClaimedRegion) ProtoMessage() {}
 
 func (x *ClaimedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10018,7 +10099,7 @@ func (x *ClaimedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimedRegion.ProtoReflect.Descriptor instead.
 func (*ClaimedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{127}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ClaimedRegion) GetRegion() *v1.Region {
@@ -10081,7 +10162,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10093,7 +10174,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10106,7 +10187,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{128}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *PlanRequest) GetKeyspace() string {
@@ -10178,7 +10259,7 @@ type PlannedMember struct {
 
 func (x *PlannedMember) Reset() {
 	*x = PlannedMember{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10190,7 +10271,7 @@ func (x *PlannedMember) String() string {
 func (*PlannedMember) ProtoMessage() {}
 
 func (x *PlannedMember) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10203,7 +10284,7 @@ func (x *PlannedMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedMember.ProtoReflect.Descriptor instead.
 func (*PlannedMember) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{129}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *PlannedMember) GetId() string {
@@ -10252,7 +10333,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10264,7 +10345,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10277,7 +10358,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{130}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *PlanResponse) GetPlanId() string {
@@ -10390,7 +10471,7 @@ type PlannedKeyspace struct {
 
 func (x *PlannedKeyspace) Reset() {
 	*x = PlannedKeyspace{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10402,7 +10483,7 @@ func (x *PlannedKeyspace) String() string {
 func (*PlannedKeyspace) ProtoMessage() {}
 
 func (x *PlannedKeyspace) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10415,7 +10496,7 @@ func (x *PlannedKeyspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedKeyspace.ProtoReflect.Descriptor instead.
 func (*PlannedKeyspace) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{131}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *PlannedKeyspace) GetKeyspace() string {
@@ -10544,7 +10625,7 @@ type MemberLoadPlanned struct {
 
 func (x *MemberLoadPlanned) Reset() {
 	*x = MemberLoadPlanned{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10556,7 +10637,7 @@ func (x *MemberLoadPlanned) String() string {
 func (*MemberLoadPlanned) ProtoMessage() {}
 
 func (x *MemberLoadPlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10569,7 +10650,7 @@ func (x *MemberLoadPlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLoadPlanned.ProtoReflect.Descriptor instead.
 func (*MemberLoadPlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{132}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *MemberLoadPlanned) GetMemberId() string {
@@ -10662,7 +10743,7 @@ type PlannedOperation struct {
 
 func (x *PlannedOperation) Reset() {
 	*x = PlannedOperation{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10674,7 +10755,7 @@ func (x *PlannedOperation) String() string {
 func (*PlannedOperation) ProtoMessage() {}
 
 func (x *PlannedOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10687,7 +10768,7 @@ func (x *PlannedOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedOperation.ProtoReflect.Descriptor instead.
 func (*PlannedOperation) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{133}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *PlannedOperation) GetOperation() string {
@@ -10800,7 +10881,7 @@ type PlannedRefusal struct {
 
 func (x *PlannedRefusal) Reset() {
 	*x = PlannedRefusal{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10812,7 +10893,7 @@ func (x *PlannedRefusal) String() string {
 func (*PlannedRefusal) ProtoMessage() {}
 
 func (x *PlannedRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10825,7 +10906,7 @@ func (x *PlannedRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedRefusal.ProtoReflect.Descriptor instead.
 func (*PlannedRefusal) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{134}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *PlannedRefusal) GetWhy() string {
@@ -10886,7 +10967,7 @@ type ApplyPlanRequest struct {
 
 func (x *ApplyPlanRequest) Reset() {
 	*x = ApplyPlanRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10898,7 +10979,7 @@ func (x *ApplyPlanRequest) String() string {
 func (*ApplyPlanRequest) ProtoMessage() {}
 
 func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10911,7 +10992,7 @@ func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPlanRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{135}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *ApplyPlanRequest) GetPlanId() string {
@@ -10932,7 +11013,7 @@ type ApplyPlanResponse struct {
 
 func (x *ApplyPlanResponse) Reset() {
 	*x = ApplyPlanResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10944,7 +11025,7 @@ func (x *ApplyPlanResponse) String() string {
 func (*ApplyPlanResponse) ProtoMessage() {}
 
 func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10957,7 +11038,7 @@ func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPlanResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{136}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *ApplyPlanResponse) GetToken() *v1.RootToken {
@@ -11721,7 +11802,10 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"^\n" +
 	"\x13RevokeTokenResponse\x12-\n" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\bR\achanged\"R\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\"\x15\n" +
+	"\x13WatchRevokedRequest\":\n" +
+	"\x14WatchRevokedResponse\x12\"\n" +
+	"\fcertificates\x18\x01 \x03(\tR\fcertificates\"R\n" +
 	"\x15RotateTokenKeyRequest\x129\n" +
 	"\bidentity\x18\x01 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"W\n" +
 	"\x16RotateTokenKeyResponse\x12\x0e\n" +
@@ -11901,7 +11985,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
-	"\x13VERDICT_CANNOT_TELL\x10\x032\xfc'\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\xe3(\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -11951,7 +12035,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vCheckAccess\x12'.nokv.coordinator.v1.CheckAccessRequest\x1a(.nokv.coordinator.v1.CheckAccessResponse\x12`\n" +
 	"\vCreateToken\x12'.nokv.coordinator.v1.CreateTokenRequest\x1a(.nokv.coordinator.v1.CreateTokenResponse\x12`\n" +
 	"\vRevokeToken\x12'.nokv.coordinator.v1.RevokeTokenRequest\x1a(.nokv.coordinator.v1.RevokeTokenResponse\x12i\n" +
-	"\x0eRotateTokenKey\x12*.nokv.coordinator.v1.RotateTokenKeyRequest\x1a+.nokv.coordinator.v1.RotateTokenKeyResponse\x12`\n" +
+	"\x0eRotateTokenKey\x12*.nokv.coordinator.v1.RotateTokenKeyRequest\x1a+.nokv.coordinator.v1.RotateTokenKeyResponse\x12e\n" +
+	"\fWatchRevoked\x12(.nokv.coordinator.v1.WatchRevokedRequest\x1a).nokv.coordinator.v1.WatchRevokedResponse0\x01\x12`\n" +
 	"\vRegionNotes\x12'.nokv.coordinator.v1.RegionNotesRequest\x1a(.nokv.coordinator.v1.RegionNotesResponse\x12f\n" +
 	"\rReleaseRegion\x12).nokv.coordinator.v1.ReleaseRegionRequest\x1a*.nokv.coordinator.v1.ReleaseRegionResponse\x12c\n" +
 	"\fClaimRegions\x12(.nokv.coordinator.v1.ClaimRegionsRequest\x1a).nokv.coordinator.v1.ClaimRegionsResponse\x12K\n" +
@@ -11971,7 +12056,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 138)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 140)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -12108,143 +12193,145 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*CreateTokenResponse)(nil),       // 132: nokv.coordinator.v1.CreateTokenResponse
 	(*RevokeTokenRequest)(nil),        // 133: nokv.coordinator.v1.RevokeTokenRequest
 	(*RevokeTokenResponse)(nil),       // 134: nokv.coordinator.v1.RevokeTokenResponse
-	(*RotateTokenKeyRequest)(nil),     // 135: nokv.coordinator.v1.RotateTokenKeyRequest
-	(*RotateTokenKeyResponse)(nil),    // 136: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*ClaimRegionsRequest)(nil),       // 137: nokv.coordinator.v1.ClaimRegionsRequest
-	(*ClaimRegionsResponse)(nil),      // 138: nokv.coordinator.v1.ClaimRegionsResponse
-	(*ClaimedRegion)(nil),             // 139: nokv.coordinator.v1.ClaimedRegion
-	(*PlanRequest)(nil),               // 140: nokv.coordinator.v1.PlanRequest
-	(*PlannedMember)(nil),             // 141: nokv.coordinator.v1.PlannedMember
-	(*PlanResponse)(nil),              // 142: nokv.coordinator.v1.PlanResponse
-	(*PlannedKeyspace)(nil),           // 143: nokv.coordinator.v1.PlannedKeyspace
-	(*MemberLoadPlanned)(nil),         // 144: nokv.coordinator.v1.MemberLoadPlanned
-	(*PlannedOperation)(nil),          // 145: nokv.coordinator.v1.PlannedOperation
-	(*PlannedRefusal)(nil),            // 146: nokv.coordinator.v1.PlannedRefusal
-	(*ApplyPlanRequest)(nil),          // 147: nokv.coordinator.v1.ApplyPlanRequest
-	(*ApplyPlanResponse)(nil),         // 148: nokv.coordinator.v1.ApplyPlanResponse
-	nil,                               // 149: nokv.coordinator.v1.PlannedMember.LabelsEntry
-	(*v1.RootToken)(nil),              // 150: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 151: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 152: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 153: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 154: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 155: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 156: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 157: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 158: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 159: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 160: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 161: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 162: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 163: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 164: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 165: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 166: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 167: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 168: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 169: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 170: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 171: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 172: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 173: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 174: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 175: nokv.root.v1.Verb
+	(*WatchRevokedRequest)(nil),       // 135: nokv.coordinator.v1.WatchRevokedRequest
+	(*WatchRevokedResponse)(nil),      // 136: nokv.coordinator.v1.WatchRevokedResponse
+	(*RotateTokenKeyRequest)(nil),     // 137: nokv.coordinator.v1.RotateTokenKeyRequest
+	(*RotateTokenKeyResponse)(nil),    // 138: nokv.coordinator.v1.RotateTokenKeyResponse
+	(*ClaimRegionsRequest)(nil),       // 139: nokv.coordinator.v1.ClaimRegionsRequest
+	(*ClaimRegionsResponse)(nil),      // 140: nokv.coordinator.v1.ClaimRegionsResponse
+	(*ClaimedRegion)(nil),             // 141: nokv.coordinator.v1.ClaimedRegion
+	(*PlanRequest)(nil),               // 142: nokv.coordinator.v1.PlanRequest
+	(*PlannedMember)(nil),             // 143: nokv.coordinator.v1.PlannedMember
+	(*PlanResponse)(nil),              // 144: nokv.coordinator.v1.PlanResponse
+	(*PlannedKeyspace)(nil),           // 145: nokv.coordinator.v1.PlannedKeyspace
+	(*MemberLoadPlanned)(nil),         // 146: nokv.coordinator.v1.MemberLoadPlanned
+	(*PlannedOperation)(nil),          // 147: nokv.coordinator.v1.PlannedOperation
+	(*PlannedRefusal)(nil),            // 148: nokv.coordinator.v1.PlannedRefusal
+	(*ApplyPlanRequest)(nil),          // 149: nokv.coordinator.v1.ApplyPlanRequest
+	(*ApplyPlanResponse)(nil),         // 150: nokv.coordinator.v1.ApplyPlanResponse
+	nil,                               // 151: nokv.coordinator.v1.PlannedMember.LabelsEntry
+	(*v1.RootToken)(nil),              // 152: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 153: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 154: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 155: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 156: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 157: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 158: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 159: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 160: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 161: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 162: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 163: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 164: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 165: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 166: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 167: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 168: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 169: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 170: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 171: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 172: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 173: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 174: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 175: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 176: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 177: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	150, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	150, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	150, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	152, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	152, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	152, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	151, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	153, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	152, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	154, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	152, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	154, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	153, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	155, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	152, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	154, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	21,  // 24: nokv.coordinator.v1.RegionNotesResponse.notes:type_name -> nokv.coordinator.v1.RegionNote
-	150, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	152, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 26: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	152, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	154, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 28: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 29: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	150, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	152, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	12,  // 31: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	150, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	152, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	30,  // 33: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	31,  // 34: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
 	32,  // 35: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
 	13,  // 36: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	152, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	154, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	155, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	153, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	153, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	156, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	157, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	158, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	159, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	160, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	158, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	153, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	156, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	154, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	156, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	157, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	155, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	155, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	158, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	159, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	160, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	161, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	162, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	160, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	155, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	158, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	12,  // 50: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	158, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	159, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	160, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	161, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	13,  // 53: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 54: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	161, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	163, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	13,  // 56: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	162, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	157, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	150, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	163, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	157, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	154, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	150, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	163, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	157, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	154, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	150, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	157, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	150, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	164, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	159, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	165, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	159, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	156, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	152, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	165, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	159, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	156, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	152, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 70: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	154, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	156, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	13,  // 72: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 73: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	154, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	156, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	13,  // 75: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	155, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	157, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	155, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	150, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	157, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	155, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	150, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	157, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	155, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	150, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	157, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	150, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	155, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	164, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	157, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	150, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	157, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	150, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	157, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	159, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	152, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	152, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	152, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	157, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	166, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	159, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 94: nokv.coordinator.v1.PinKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	71,  // 95: nokv.coordinator.v1.PinKeysResponse.keys:type_name -> nokv.coordinator.v1.KeyspacePinKey
 	13,  // 96: nokv.coordinator.v1.PinKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
@@ -12252,136 +12339,136 @@ var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	14,  // 98: nokv.coordinator.v1.ResolvePinResponse.owner:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 99: nokv.coordinator.v1.ResolvePinResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	76,  // 100: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	151, // 101: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	153, // 101: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
 	77,  // 102: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
 	78,  // 103: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
 	79,  // 104: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
-	165, // 105: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	162, // 106: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	162, // 107: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	162, // 108: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	162, // 109: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	152, // 110: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	152, // 111: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	150, // 112: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	167, // 105: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	164, // 106: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 107: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 108: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 109: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	154, // 110: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	154, // 111: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	152, // 112: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
 	83,  // 113: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
 	87,  // 114: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
 	86,  // 115: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
 	84,  // 116: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
 	96,  // 117: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
 	85,  // 118: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	150, // 119: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	150, // 120: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	162, // 121: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	152, // 119: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	152, // 120: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	164, // 121: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
 	6,   // 122: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
 	88,  // 123: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
 	92,  // 124: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
 	95,  // 125: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
 	90,  // 126: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	153, // 127: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	151, // 128: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
-	153, // 129: nokv.coordinator.v1.MemberAnswer.drain_refused:type_name -> nokv.root.v1.ErrorDetail
+	155, // 127: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	153, // 128: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	155, // 129: nokv.coordinator.v1.MemberAnswer.drain_refused:type_name -> nokv.root.v1.ErrorDetail
 	91,  // 130: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	166, // 131: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	167, // 132: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	168, // 133: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	150, // 134: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	168, // 131: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	169, // 132: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	170, // 133: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	152, // 134: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
 	93,  // 135: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	152, // 136: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	154, // 136: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
 	94,  // 137: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
 	7,   // 138: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
 	8,   // 139: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	162, // 140: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	165, // 141: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	153, // 142: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
-	162, // 143: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 140: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	167, // 141: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	155, // 142: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	164, // 143: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
 	99,  // 144: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	150, // 145: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	152, // 145: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 146: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	102, // 147: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
 	13,  // 148: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	155, // 149: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	157, // 149: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
 	74,  // 150: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
 	9,   // 151: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
 	86,  // 152: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
 	12,  // 153: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	166, // 154: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	168, // 154: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	13,  // 155: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	157, // 156: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	150, // 157: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	169, // 158: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	170, // 159: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	171, // 160: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	172, // 161: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	159, // 156: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 157: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	171, // 158: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	172, // 159: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	173, // 160: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	174, // 161: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
 	13,  // 162: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	166, // 163: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	168, // 163: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	115, // 164: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	173, // 165: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	175, // 165: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
 	112, // 166: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
 	109, // 167: nokv.coordinator.v1.StatusResponse.scaling:type_name -> nokv.coordinator.v1.ScalingSignal
 	111, // 168: nokv.coordinator.v1.StatusResponse.stuck:type_name -> nokv.coordinator.v1.Stuck
 	110, // 169: nokv.coordinator.v1.StatusResponse.resting_hooks:type_name -> nokv.coordinator.v1.RestingHook
 	113, // 170: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
 	114, // 171: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	165, // 172: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
-	173, // 173: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	167, // 172: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	175, // 173: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
 	12,  // 174: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	119, // 175: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	169, // 176: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	170, // 177: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	171, // 178: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	172, // 179: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	171, // 176: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	172, // 177: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	173, // 178: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	174, // 179: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
 	120, // 180: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
 	13,  // 181: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	118, // 182: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	150, // 183: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	152, // 183: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
 	10,  // 184: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
 	11,  // 185: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
 	10,  // 186: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	150, // 187: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	157, // 188: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	170, // 189: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	150, // 190: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	174, // 191: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	157, // 192: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	174, // 193: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	150, // 194: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	175, // 195: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	157, // 196: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	174, // 197: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	150, // 198: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	152, // 187: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	159, // 188: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	172, // 189: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	152, // 190: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	176, // 191: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	159, // 192: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	176, // 193: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	152, // 194: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	177, // 195: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	159, // 196: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	176, // 197: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	152, // 198: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 199: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	174, // 200: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	176, // 200: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
 	13,  // 201: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	175, // 202: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	177, // 202: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
 	12,  // 203: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	174, // 204: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	176, // 204: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
 	13,  // 205: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	157, // 206: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	150, // 207: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	157, // 208: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	150, // 209: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 206: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 207: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 208: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 209: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 210: nokv.coordinator.v1.ClaimRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	139, // 211: nokv.coordinator.v1.ClaimRegionsResponse.regions:type_name -> nokv.coordinator.v1.ClaimedRegion
+	141, // 211: nokv.coordinator.v1.ClaimRegionsResponse.regions:type_name -> nokv.coordinator.v1.ClaimedRegion
 	14,  // 212: nokv.coordinator.v1.ClaimRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 213: nokv.coordinator.v1.ClaimRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	152, // 214: nokv.coordinator.v1.ClaimedRegion.region:type_name -> nokv.root.v1.Region
-	150, // 215: nokv.coordinator.v1.ClaimedRegion.token:type_name -> nokv.root.v1.RootToken
-	153, // 216: nokv.coordinator.v1.ClaimedRegion.error:type_name -> nokv.root.v1.ErrorDetail
-	141, // 217: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
-	163, // 218: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	149, // 219: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
-	150, // 220: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
-	143, // 221: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
-	145, // 222: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
-	146, // 223: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
+	154, // 214: nokv.coordinator.v1.ClaimedRegion.region:type_name -> nokv.root.v1.Region
+	152, // 215: nokv.coordinator.v1.ClaimedRegion.token:type_name -> nokv.root.v1.RootToken
+	155, // 216: nokv.coordinator.v1.ClaimedRegion.error:type_name -> nokv.root.v1.ErrorDetail
+	143, // 217: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
+	165, // 218: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	151, // 219: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
+	152, // 220: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
+	145, // 221: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
+	147, // 222: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
+	148, // 223: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
 	113, // 224: nokv.coordinator.v1.PlannedKeyspace.begun:type_name -> nokv.coordinator.v1.BalanceCount
 	114, // 225: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	144, // 226: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
+	146, // 226: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
 	112, // 227: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
-	165, // 228: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
-	162, // 229: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
-	150, // 230: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
+	167, // 228: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
+	164, // 229: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
+	152, // 230: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
 	15,  // 231: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
 	17,  // 232: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
 	17,  // 233: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
@@ -12427,65 +12514,67 @@ var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	129, // 273: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
 	131, // 274: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
 	133, // 275: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	135, // 276: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	22,  // 277: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
-	24,  // 278: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
-	137, // 279: nokv.coordinator.v1.Coordinator.ClaimRegions:input_type -> nokv.coordinator.v1.ClaimRegionsRequest
-	140, // 280: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
-	147, // 281: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
-	16,  // 282: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 283: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 284: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 285: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	27,  // 286: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	29,  // 287: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	34,  // 288: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	34,  // 289: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	36,  // 290: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	36,  // 291: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	38,  // 292: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	40,  // 293: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	40,  // 294: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	42,  // 295: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	44,  // 296: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	46,  // 297: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	48,  // 298: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	50,  // 299: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	52,  // 300: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	54,  // 301: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	56,  // 302: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	58,  // 303: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	60,  // 304: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	62,  // 305: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	64,  // 306: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	66,  // 307: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	68,  // 308: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	70,  // 309: nokv.coordinator.v1.Coordinator.PinKeys:output_type -> nokv.coordinator.v1.PinKeysResponse
-	73,  // 310: nokv.coordinator.v1.Coordinator.ResolvePin:output_type -> nokv.coordinator.v1.ResolvePinResponse
-	75,  // 311: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	81,  // 312: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	89,  // 313: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	98,  // 314: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	101, // 315: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	104, // 316: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	106, // 317: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	108, // 318: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	117, // 319: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	122, // 320: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	124, // 321: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	126, // 322: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	128, // 323: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	130, // 324: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	132, // 325: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	134, // 326: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	136, // 327: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	23,  // 328: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
-	25,  // 329: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
-	138, // 330: nokv.coordinator.v1.Coordinator.ClaimRegions:output_type -> nokv.coordinator.v1.ClaimRegionsResponse
-	142, // 331: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
-	148, // 332: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
-	282, // [282:333] is the sub-list for method output_type
-	231, // [231:282] is the sub-list for method input_type
+	137, // 276: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	135, // 277: nokv.coordinator.v1.Coordinator.WatchRevoked:input_type -> nokv.coordinator.v1.WatchRevokedRequest
+	22,  // 278: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
+	24,  // 279: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
+	139, // 280: nokv.coordinator.v1.Coordinator.ClaimRegions:input_type -> nokv.coordinator.v1.ClaimRegionsRequest
+	142, // 281: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
+	149, // 282: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
+	16,  // 283: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 284: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 285: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 286: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	27,  // 287: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	29,  // 288: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	34,  // 289: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	34,  // 290: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	36,  // 291: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	36,  // 292: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	38,  // 293: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	40,  // 294: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	40,  // 295: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	42,  // 296: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	44,  // 297: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	46,  // 298: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	48,  // 299: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	50,  // 300: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	52,  // 301: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	54,  // 302: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	56,  // 303: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	58,  // 304: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	60,  // 305: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	62,  // 306: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	64,  // 307: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	66,  // 308: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	68,  // 309: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	70,  // 310: nokv.coordinator.v1.Coordinator.PinKeys:output_type -> nokv.coordinator.v1.PinKeysResponse
+	73,  // 311: nokv.coordinator.v1.Coordinator.ResolvePin:output_type -> nokv.coordinator.v1.ResolvePinResponse
+	75,  // 312: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	81,  // 313: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	89,  // 314: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	98,  // 315: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	101, // 316: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	104, // 317: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	106, // 318: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	108, // 319: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	117, // 320: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	122, // 321: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	124, // 322: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	126, // 323: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	128, // 324: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	130, // 325: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	132, // 326: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	134, // 327: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	138, // 328: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	136, // 329: nokv.coordinator.v1.Coordinator.WatchRevoked:output_type -> nokv.coordinator.v1.WatchRevokedResponse
+	23,  // 330: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
+	25,  // 331: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
+	140, // 332: nokv.coordinator.v1.Coordinator.ClaimRegions:output_type -> nokv.coordinator.v1.ClaimRegionsResponse
+	144, // 333: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
+	150, // 334: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
+	283, // [283:335] is the sub-list for method output_type
+	231, // [231:283] is the sub-list for method input_type
 	231, // [231:231] is the sub-list for extension type_name
 	231, // [231:231] is the sub-list for extension extendee
 	0,   // [0:231] is the sub-list for field type_name
@@ -12508,7 +12597,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   138,
+			NumMessages:   140,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -67,6 +67,7 @@ const (
 	Coordinator_CreateToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/CreateToken"
 	Coordinator_RevokeToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/RevokeToken"
 	Coordinator_RotateTokenKey_FullMethodName    = "/nokv.coordinator.v1.Coordinator/RotateTokenKey"
+	Coordinator_WatchRevoked_FullMethodName      = "/nokv.coordinator.v1.Coordinator/WatchRevoked"
 	Coordinator_RegionNotes_FullMethodName       = "/nokv.coordinator.v1.Coordinator/RegionNotes"
 	Coordinator_ReleaseRegion_FullMethodName     = "/nokv.coordinator.v1.Coordinator/ReleaseRegion"
 	Coordinator_ClaimRegions_FullMethodName      = "/nokv.coordinator.v1.Coordinator/ClaimRegions"
@@ -197,6 +198,10 @@ type CoordinatorClient interface {
 	// RotateTokenKey makes the next key for tokens: what the key before the newest
 	// signed ends.
 	RotateTokenKey(ctx context.Context, in *RotateTokenKeyRequest, opts ...grpc.CallOption) (*RotateTokenKeyResponse, error)
+	// WatchRevoked tells processes that listen with certificates which ones are revoked: all
+	// of them at once, and again when that changes. It ends with REASON_ROOT_LAG_EXCEEDED when
+	// the view is older than three seconds.
+	WatchRevoked(ctx context.Context, in *WatchRevokedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevokedResponse], error)
 	// RegionNotes says what is known of regions beside the root. Served by who holds the
 	// Tenure.
 	RegionNotes(ctx context.Context, in *RegionNotesRequest, opts ...grpc.CallOption) (*RegionNotesResponse, error)
@@ -710,6 +715,25 @@ func (c *coordinatorClient) RotateTokenKey(ctx context.Context, in *RotateTokenK
 	return out, nil
 }
 
+func (c *coordinatorClient) WatchRevoked(ctx context.Context, in *WatchRevokedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevokedResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[6], Coordinator_WatchRevoked_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRevokedRequest, WatchRevokedResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordinator_WatchRevokedClient = grpc.ServerStreamingClient[WatchRevokedResponse]
+
 func (c *coordinatorClient) RegionNotes(ctx context.Context, in *RegionNotesRequest, opts ...grpc.CallOption) (*RegionNotesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RegionNotesResponse)
@@ -883,6 +907,10 @@ type CoordinatorServer interface {
 	// RotateTokenKey makes the next key for tokens: what the key before the newest
 	// signed ends.
 	RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error)
+	// WatchRevoked tells processes that listen with certificates which ones are revoked: all
+	// of them at once, and again when that changes. It ends with REASON_ROOT_LAG_EXCEEDED when
+	// the view is older than three seconds.
+	WatchRevoked(*WatchRevokedRequest, grpc.ServerStreamingServer[WatchRevokedResponse]) error
 	// RegionNotes says what is known of regions beside the root. Served by who holds the
 	// Tenure.
 	RegionNotes(context.Context, *RegionNotesRequest) (*RegionNotesResponse, error)
@@ -1049,6 +1077,9 @@ func (UnimplementedCoordinatorServer) RevokeToken(context.Context, *RevokeTokenR
 }
 func (UnimplementedCoordinatorServer) RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateTokenKey not implemented")
+}
+func (UnimplementedCoordinatorServer) WatchRevoked(*WatchRevokedRequest, grpc.ServerStreamingServer[WatchRevokedResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchRevoked not implemented")
 }
 func (UnimplementedCoordinatorServer) RegionNotes(context.Context, *RegionNotesRequest) (*RegionNotesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RegionNotes not implemented")
@@ -1852,6 +1883,17 @@ func _Coordinator_RotateTokenKey_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_WatchRevoked_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRevokedRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(CoordinatorServer).WatchRevoked(m, &grpc.GenericServerStream[WatchRevokedRequest, WatchRevokedResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordinator_WatchRevokedServer = grpc.ServerStreamingServer[WatchRevokedResponse]
+
 func _Coordinator_RegionNotes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RegionNotesRequest)
 	if err := dec(in); err != nil {
@@ -2165,6 +2207,11 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Coordinator_MemberStream_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "WatchRevoked",
+			Handler:       _Coordinator_WatchRevoked_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "nokv/coordinator/v1/coordinator.proto",

@@ -2304,9 +2304,12 @@ type ClusterSettings struct {
 	// 300,000. 0 counts as 30,000. The era under way keeps what it has.
 	MaxTenureTtlMillis uint64 `protobuf:"varint,2,opt,name=max_tenure_ttl_millis,json=maxTenureTtlMillis,proto3" json:"max_tenure_ttl_millis,omitempty"`
 	// Index of the entry that last changed the record.
-	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Certificates that are believed no more, in order, 1,024 at most: ROLE/NAME for all of that
+	// principal, which is no root peer, or the serial number of one in lower-case hexadecimal digits.
+	RevokedCertificates []string `protobuf:"bytes,4,rep,name=revoked_certificates,json=revokedCertificates,proto3" json:"revoked_certificates,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *ClusterSettings) Reset() {
@@ -2358,6 +2361,13 @@ func (x *ClusterSettings) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *ClusterSettings) GetRevokedCertificates() []string {
+	if x != nil {
+		return x.RevokedCertificates
+	}
+	return nil
 }
 
 // Grant is what a principal may do with a keyspace. A keyspace that any grant
@@ -5791,11 +5801,12 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\basked_at\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\aaskedAt\x12\x14\n" +
 	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x10\n" +
 	"\x03why\x18\x03 \x01(\tR\x03why\x12\x17\n" +
-	"\acut_off\x18\x04 \x01(\bR\x06cutOff\"z\n" +
+	"\acut_off\x18\x04 \x01(\bR\x06cutOff\"\xad\x01\n" +
 	"\x0fClusterSettings\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x121\n" +
 	"\x15max_tenure_ttl_millis\x18\x02 \x01(\x04R\x12maxTenureTtlMillis\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"\x87\x01\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x121\n" +
+	"\x14revoked_certificates\x18\x04 \x03(\tR\x13revokedCertificates\"\x87\x01\n" +
 	"\x05Grant\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x1a\n" +
 	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x12(\n" +
