@@ -18,8 +18,8 @@ import (
 
 func certCommand() *command {
 	return &command{
-		name: "cert", summary: "make, renew and show the certificates of a cluster",
-		children: []*command{certInit(), certIssue(), certRenew(), certShow()},
+		name: "cert", summary: "make, renew, show and revoke the certificates of a cluster",
+		children: []*command{certInit(), certIssue(), certRenew(), certShow(), certRevoke()},
 	}
 }
 
@@ -266,6 +266,8 @@ type certOutput struct {
 	DaysLeft int    `json:"days_left"`
 	Subject  string `json:"subject"`
 	Issuer   string `json:"issuer"`
+	// Serial is its number in hex, which nokv cert revoke takes.
+	Serial string `json:"serial"`
 	// Fingerprint is the SHA-256 in hex.
 	Fingerprint string `json:"fingerprint"`
 	// Warning is of a key that others can read; absent when there is nothing to say.

@@ -106,7 +106,7 @@ func describe(file string, c *x509.Certificate, now time.Time) certOutput {
 	o := certOutput{
 		File: file, Authority: c.IsCA, Hosts: ca.Hosts(c), Subject: c.Subject.String(), Issuer: c.Issuer.String(),
 		NotBefore: c.NotBefore.UTC().Format(time.RFC3339), NotAfter: c.NotAfter.UTC().Format(time.RFC3339),
-		DaysLeft: mtls.Days(c.NotAfter.Sub(now)), Fingerprint: hex.EncodeToString(sum[:]),
+		DaysLeft: mtls.Days(c.NotAfter.Sub(now)), Serial: c.SerialNumber.Text(16), Fingerprint: hex.EncodeToString(sum[:]),
 	}
 	if who, err := principal.Of(c); err == nil {
 		o.Principal = who.URI().String()
@@ -132,6 +132,7 @@ func (o certOutput) show(w *tabwriter.Writer) {
 	if !o.Authority {
 		row(w, "issuer", o.Issuer)
 	}
+	row(w, "serial", o.Serial)
 	row(w, "SHA-256", o.Fingerprint)
 	if o.Warning != "" {
 		row(w, "warning", o.Warning)

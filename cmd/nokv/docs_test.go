@@ -111,6 +111,7 @@ func TestDocsHaveEveryJSONField(t *testing.T) {
 		accessOutput{},
 		tenureOutput{},
 		settingsOutput{},
+		revokedOutput{},
 		verifyOutput{},
 		damageOutput{},
 		witnessOutput{},

@@ -9,6 +9,7 @@ import (
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -76,22 +77,10 @@ The era under way keeps what it has.`,
 					if err != nil {
 						return err
 					}
-					if !f.given("version") {
-						*version = now.GetVersion()
+					if f.given("version") {
+						now.Version = *version
 					}
-					results, err := cl.Propose(ctx, &rootv1.Command{
-						Identity: identity.NewSource().Next(known), Why: *why,
-						Events: []*rootv1.Event{{Kind: &rootv1.Event_ClusterSettingsChanged{ClusterSettingsChanged: &rootv1.ClusterSettingsChanged{
-							ExpectedVersion: *version, Settings: &rootv1.ClusterSettings{MaxTenureTtlMillis: uint64(ttl.Milliseconds())},
-						}}}},
-					})
-					if err != nil {
-						return err
-					}
-					if d := results[0].GetError(); d != nil {
-						return &reason.Error{Detail: d}
-					}
-					if now, _, err = settingsNow(ctx, cl); err != nil {
+					if now, err = changeSettings(ctx, cl, now, known, *why, func(s *rootv1.ClusterSettings) { s.MaxTenureTtlMillis = uint64(ttl.Milliseconds()) }); err != nil {
 						return err
 					}
 					return showSettings(e, now)
@@ -99,6 +88,30 @@ The era under way keeps what it has.`,
 			}
 		},
 	}
+}
+
+// changeSettings changes one of the settings, behind the version that was read at a position of the log, and returns what they
+// are then.
+func changeSettings(ctx context.Context, cl *rootclient.Client, read *rootv1.ClusterSettings, known uint64, why string, change func(*rootv1.ClusterSettings)) (*rootv1.ClusterSettings, error) {
+	next := &rootv1.ClusterSettings{MaxTenureTtlMillis: read.GetMaxTenureTtlMillis(), RevokedCertificates: read.GetRevokedCertificates()}
+	if next.GetMaxTenureTtlMillis() == state.DefaultMaxTenureTTLMillis {
+		next.MaxTenureTtlMillis = 0 // as where nobody set it
+	}
+	change(next)
+	results, err := cl.Propose(ctx, &rootv1.Command{
+		Identity: identity.NewSource().Next(known), Why: why,
+		Events: []*rootv1.Event{{Kind: &rootv1.Event_ClusterSettingsChanged{ClusterSettingsChanged: &rootv1.ClusterSettingsChanged{
+			ExpectedVersion: read.GetVersion(), Settings: next,
+		}}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if d := results[0].GetError(); d != nil {
+		return nil, &reason.Error{Detail: d}
+	}
+	now, _, err := settingsNow(ctx, cl)
+	return now, err
 }
 
 // settingsNow are the settings by a peer that has everything acknowledged by now,

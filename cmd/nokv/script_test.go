@@ -246,6 +246,7 @@ var scrubs = []struct {
 	{regexp.MustCompile(`\b[0-9]+[./][0-9]+[./][0-9]+\b`), "TOKEN"},
 	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "HASH"},
 	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "FINGERPRINT"},
+	{regexp.MustCompile(`\bserial +[0-9a-f]{20,40}\b`), "serial NUMBER"},
 	{regexp.MustCompile(`\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]+Z`), "TIME"},
 	{regexp.MustCompile(`[0-9.]+(ms|µs|s) since`), "SOME TIME since"},
 	{regexp.MustCompile(` +`), " "},
