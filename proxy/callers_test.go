@@ -2,10 +2,14 @@ package proxy_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -26,14 +31,17 @@ type granted struct {
 	may map[string]string // verbs by name; "?": that is not known
 }
 
-func (g *granted) Who(r *http.Request) principal.Principal {
+func (g *granted) Hide(h http.Header) { h.Del("As") }
+
+func (g *granted) May(r *http.Request, verb rootv1.Verb, keyspace string) (principal.Principal, error) {
+	var who principal.Principal
 	if name := r.Header.Get("As"); name != "" {
-		return principal.Principal{Role: principal.Client, Name: name}
+		who = principal.Principal{Role: principal.Client, Name: name}
 	}
-	return principal.Principal{}
+	return who, g.judge(who, verb, keyspace)
 }
 
-func (g *granted) May(_ context.Context, who principal.Principal, verb rootv1.Verb, keyspace string) error {
+func (g *granted) judge(who principal.Principal, verb rootv1.Verb, keyspace string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_")); {
@@ -115,6 +123,136 @@ func TestAProxyLendsNobodyItsAuthority(t *testing.T) {
 	}
 }
 
+// Callers are who their certificates say, who their tokens say, or nobody, as it is set, and members are told that. Tokens that count at
+// the proxy do not reach members.
+func TestCallersAreKnownBySetting(t *testing.T) {
+	type seen struct{ caller, authorization string }
+	var asked []seen
+	var mu sync.Mutex // of asked
+	w := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, seen{r.Header.Get(router.HeaderCaller), r.Header.Get("Authorization")})
+	}))
+	w.tokens = map[string]string{"of-op": "operator/op", "of-none": "client/none"}
+	w.judges = func(r *coordinatorv1.CheckAccessRequest) bool { return r.GetPrincipal() != "client/none" }
+	a := authority(t, "test")
+	source, shows := certs(t, a, principal.Proxy, "p"), map[string]*tls.ConnectionState{}
+	for name, role := range map[string]principal.Role{"web": principal.Client, "1": principal.Root, "c1": principal.Coordinator} {
+		dir := certs(t, a, role, name).Dir()
+		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, mtls.CertFile), filepath.Join(dir, mtls.KeyFile))
+		must(t, err)
+		shows[name] = new(tls.ConnectionState)
+		for _, der := range pair.Certificate {
+			c, err := x509.ParseCertificate(der)
+			must(t, err)
+			shows[name].PeerCertificates = append(shows[name].PeerCertificates, c)
+		}
+	}
+	certificate, token, none := proxy.NewCallers(w.client, source), proxy.NewTokenCallers(w.client, source), proxy.NewCallers(w.client, nil)
+	for _, row := range []struct {
+		by                  proxy.Callers
+		cert, authorization string
+		code                int
+		seen
+	}{
+		{certificate, "web", "Bearer of-op", 200, seen{"client/web", "Bearer of-op"}}, // which is the member's own
+		{certificate, "", "", 200, seen{"nobody", ""}},
+		{certificate, "1", "", 403, seen{}},
+		{certificate, "c1", "", 403, seen{}},
+		{token, "", "Bearer of-op", 200, seen{"operator/op", ""}},
+		{token, "web", "bearer  of-op", 200, seen{"operator/op", ""}},
+		{token, "web", "", 200, seen{"client/web", ""}},
+		{token, "web", "Basic eDp5", 200, seen{"client/web", ""}},
+		{token, "", "", 200, seen{"nobody", ""}},
+		{token, "", "Bearer of-none", 403, seen{}},
+		{token, "web", "Bearer that-was-revoked", 401, seen{}},
+		{token, "web", "Bearer", 401, seen{}},
+		{token, "web", "Bearer " + strings.Repeat("x", 1000), 401, seen{}},
+		{none, "web", "Bearer of-op", 200, seen{"nobody", "Bearer of-op"}},
+	} {
+		mu.Lock()
+		asked = nil
+		mu.Unlock()
+		lookup := w.proxy(proxy.Config{Callers: row.by}).Lookup()
+		front := serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			r.TLS = shows[row.cert]
+			lookup.ServeHTTP(rw, r)
+		}))
+		code, h, body := ask(t, "POST", front.URL, "k", "", "Authorization", row.authorization)
+		want := []seen{row.seen}
+		if row.code != 200 {
+			want = nil
+		}
+		mu.Lock()
+		if code != row.code || !slices.Equal(asked, want) || (code == 401) != (h.Get("WWW-Authenticate") == "Bearer") || code != 200 && h.Get(proxy.HeaderReason) != "permission_denied" {
+			t.Errorf("%q with the certificate %q: %d %s, and the member sees %v, want %d and %v", row.authorization, row.cert, code, body, asked, row.code, want)
+		}
+		mu.Unlock()
+	}
+}
+
+// Anybody can make up tokens: those that do not count are asked about a few at a time, and who is known by one that does goes on.
+func TestTokensThatAreMadeUpKeepNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startInMemory(t, says("first"))
+		w.tokens = map[string]string{"web": "client/web"}
+		w.judges = func(*coordinatorv1.CheckAccessRequest) bool { return true }
+		k := proxy.NewTokenCallers(w.client, nil)
+		may := func(token string) error {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			must(t, err)
+			r.Header.Set("Authorization", "Bearer "+token)
+			_, err = k.May(r, rootv1.Verb_VERB_READ, "games")
+			return err
+		}
+		must(t, may("web"))
+		w.mu.Lock()
+		w.slow = time.Second
+		w.mu.Unlock()
+		var all sync.WaitGroup
+		for i := range 10_000 {
+			all.Go(func() {
+				if may(fmt.Sprint(i)) == nil {
+					t.Error("a token that is made up counts")
+				}
+			})
+		}
+		for range 10 {
+			time.Sleep(time.Second)
+			must(t, may("web"))
+		}
+		all.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.most > 10 {
+			t.Errorf("%d tokens were asked about at once", w.most)
+		}
+	})
+}
+
+// A WebSocket ends with the token that it began with.
+func TestAWebSocketEndsWithItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startInMemory(t, webSocket(nil))
+		w.tokens = map[string]string{"of-web": "client/web"}
+		w.judges = func(*coordinatorv1.CheckAccessRequest) bool { return true }
+		front := serveAt(t, w.lan, w.proxy(proxy.Config{Callers: proxy.NewTokenCallers(w.client, nil)}).Lookup())
+		conn := w.lan.connect(t, front)
+		c := upgraded(t, conn, "Authorization: Bearer of-web")
+		time.Sleep(time.Minute)
+		must(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+		w.mu.Lock()
+		w.tokens = nil
+		w.mu.Unlock()
+		begun := time.Now()
+		rest, _ := io.ReadAll(c)
+		if took := time.Since(begun); len(rest) < 4 || string(rest[2:4]) != "\x03\xf0" || took > 3*time.Second {
+			t.Errorf("the end is %q after %v, want a close frame with code 1008", rest, took)
+		}
+	})
+}
+
 // A WebSocket ends when its caller may not read any more, and when that is not known: as requests do.
 func TestAWebSocketEndsWithTheVerdict(t *testing.T) {
 	for may, code := range map[string]string{"": "\x03\xf0", "?": "\x03\xf4"} { // 1008 and 1012
@@ -122,8 +260,10 @@ func TestAWebSocketEndsWithTheVerdict(t *testing.T) {
 			w := startInMemory(t, webSocket(nil))
 			g := &granted{may: map[string]string{"web": "read"}}
 			front := serveAt(t, w.lan, w.proxy(proxy.Config{Callers: g}).Lookup())
-			c := upgraded(t, w.lan.connect(t, front), "As: web")
+			conn := w.lan.connect(t, front)
+			c := upgraded(t, conn, "As: web")
 			time.Sleep(time.Minute)
+			must(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 			g.mu.Lock()
 			g.may["web"] = may
 			g.mu.Unlock()
@@ -146,12 +286,22 @@ func TestVerdictsOfCallersAreKept(t *testing.T) {
 			defer w.mu.Unlock()
 			w.judges = fn
 		}
-		k := proxy.NewCallers(w.client, nil)
-		web := principal.Principal{Role: principal.Client, Name: "web"}
+		k := proxy.NewTokenCallers(w.client, nil)
+		web, nobody := principal.Principal{Role: principal.Client, Name: "web"}, principal.Principal{}
+		w.tokens = map[string]string{"web": "client/web"}
 		may := func(who principal.Principal) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			return k.May(ctx, who, rootv1.Verb_VERB_READ, "games")
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+			must(t, err)
+			if who != nobody {
+				r.Header.Set("Authorization", "bearer "+who.Name)
+			}
+			is, err := k.May(r, rootv1.Verb_VERB_READ, "games")
+			if is != who && err == nil {
+				t.Errorf("%v is taken for %v", who, is)
+			}
+			return err
 		}
 		judges(func(r *coordinatorv1.CheckAccessRequest) bool {
 			return r.GetPrincipal() == "client/web" && r.GetVerb() == rootv1.Verb_VERB_READ && r.GetKeyspace() == "games"
@@ -159,8 +309,8 @@ func TestVerdictsOfCallersAreKept(t *testing.T) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				if err := may(web); err != nil {
-					t.Error(err)
+				if _, denied := errors.AsType[*proxy.Denied](may(nobody)); !denied {
+					t.Error("nobody may what client/web may")
 				}
 			})
 		}
@@ -170,9 +320,7 @@ func TestVerdictsOfCallersAreKept(t *testing.T) {
 			t.Errorf("100 requests at once asked %d times", w.judged)
 		}
 		w.mu.Unlock()
-		if _, denied := errors.AsType[*proxy.Denied](may(principal.Principal{})); !denied {
-			t.Error("nobody may what client/web may")
-		}
+		must(t, may(web))
 		judges(func(*coordinatorv1.CheckAccessRequest) bool { return false })
 		begun := time.Now()
 		for may(web) == nil {
@@ -202,11 +350,6 @@ func TestVerdictsOfCallersAreKept(t *testing.T) {
 			t.Error("a coordinator that the root cannot reach may say what was so before")
 		}
 		w.mu.Unlock()
-		for _, role := range []principal.Role{principal.Root, principal.Coordinator} {
-			if _, denied := errors.AsType[*proxy.Denied](may(principal.Principal{Role: role, Name: "1"})); !denied {
-				t.Errorf("a process of the role %v is a caller of members", role)
-			}
-		}
 		judges(func(*coordinatorv1.CheckAccessRequest) bool { return true })
 		time.Sleep(time.Second)
 		must(t, may(web))

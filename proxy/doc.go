@@ -25,10 +25,10 @@
 //     messages with code 1012; by Close with 1001.
 //  6. Callers can neither say who they are to members in forwarding headers, nor which
 //     epoch they are at: these are made anew. What is Reserved passes neither way.
-//  7. With Config.Callers nobody gets by it what the grants do not give: each request is judged
-//     by whose it is, by grants that are half a second old at most while coordinators answer, and 10 s
-//     while none does. What is under way ends with the certificate of its caller, where the listener is
-//     one of mtls.HTTP.
+//  7. With Config.Callers nobody gets by it what the grants do not give: each request, and each WebSocket
+//     for as long as it lasts, is judged by whose it is, by grants and tokens that are half a second old at most
+//     while coordinators answer, and 10 s while none does. Tokens that it takes reach no member. What is under
+//     way ends with the certificate of its caller, where the listener is one of mtls.HTTP or HTTPOpen.
 //
 // The listener with its limits of headers and time is left to the caller, and so is who may ask
 // without Config.Callers.

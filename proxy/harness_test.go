@@ -49,8 +49,12 @@ type world struct {
 	states   map[string]*rootv1.Member
 	wanted   chan struct{} // closed when m0 is asked for
 	judges   func(*coordinatorv1.CheckAccessRequest) bool
-	lag      uint64 // that the last CheckAccess allowed, in ms
+	tokens   map[string]string // whose they are
+	lag      uint64            // that the last CheckAccess allowed, in ms
 	judged   int
+	judging  int           // tokens that are nobody's, now
+	most     int           // of these at once
+	slow     time.Duration // takes a verdict on one
 
 	revoked chan []string // what WatchRevoked tells; nil: nothing
 }
@@ -75,10 +79,25 @@ func (w *world) CheckAccess(_ context.Context, req *coordinatorv1.CheckAccessReq
 	w.mu.Lock()
 	w.judged++
 	w.lag = req.GetRead().GetMaxRootLagMillis()
-	judges, says := w.judges, w.says()
+	judges, says, bearer := w.judges, w.says(), w.tokens[req.GetBearerToken()]
 	w.mu.Unlock()
-	if judges == nil {
+	switch {
+	case judges == nil:
 		return nil, status.Error(codes.Unavailable, "nobody knows")
+	case bearer != "":
+		req.Principal = bearer
+		return &coordinatorv1.CheckAccessResponse{Disclosure: says, Allowed: judges(req), Why: "as the test says", Bearer: bearer}, nil
+	case req.GetBearerToken() != "":
+		w.mu.Lock()
+		w.judging++
+		w.most = max(w.most, w.judging)
+		slow := w.slow
+		w.mu.Unlock()
+		time.Sleep(slow)
+		w.mu.Lock()
+		w.judging--
+		w.mu.Unlock()
+		return &coordinatorv1.CheckAccessResponse{Disclosure: says, Why: "it was revoked"}, nil
 	}
 	return &coordinatorv1.CheckAccessResponse{Disclosure: says, Allowed: judges(req), Why: "as the test says"}, nil
 }

@@ -70,6 +70,9 @@ func problemOf(err error, at rooted.MemberID) Problem {
 	}
 	if no, ok := errors.AsType[*Denied](err); ok {
 		q.Status, q.Reason, q.tag, q.Detail = http.StatusForbidden, reason.Name(rootv1.Reason_REASON_PERMISSION_DENIED), Forbidden, no.Error()
+		if no.Token {
+			q.Status = http.StatusUnauthorized
+		}
 		return q
 	}
 	if said, ok := errors.AsType[*client.Error](err); ok {
@@ -162,6 +165,9 @@ func (q Problem) write(w http.ResponseWriter) {
 	h.Set(HeaderReason, q.Reason)
 	if q.retry {
 		h.Set("Retry-After", "1")
+	}
+	if q.Status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer")
 	}
 	body, _ := json.Marshal(q) // strings
 	w.WriteHeader(q.Status)

@@ -97,6 +97,7 @@ type exchange struct {
 	options    router.Options
 	key        []byte
 	keyspace   []string
+	in         *http.Request       // as it came
 	who        principal.Principal // of the caller
 	caller     []string            // its name, for the member; nil: nobody judges who asks
 	kept       []byte              // the body; nil: it is passed on as it comes
@@ -163,7 +164,7 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // serve runs one request to its end, and tells of it.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, do func(x *exchange, r *http.Request) error) {
 	begun := time.Now()
-	x := &exchange{ResponseWriter: w, keyspace: p.keyspace, head: r.Method == http.MethodHead}
+	x := &exchange{ResponseWriter: w, in: r, keyspace: p.keyspace, head: r.Method == http.MethodHead}
 	x.options = router.Options{Keyspace: p.keyspace[0], ReassignOrphans: true, Hold: p.cfg.Hold}
 	defer func() {
 		broke := recover()
@@ -339,6 +340,9 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.RawQuery = r.In.URL.RawQuery                   // as it came, not as it was understood
 	r.Out.Trailer = r.In.Trailer                             // into which the values come behind the body
 	maps.DeleteFunc(r.Out.Header, forged)
+	if p.cfg.Callers != nil {
+		p.cfg.Callers.Hide(r.Out.Header)
+	}
 	if p.cfg.TrustForwarded {
 		r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 	}

@@ -42,7 +42,7 @@ func (p *Proxy) Upgraded() int {
 }
 
 func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*socket, error) {
-	ctx, over := context.WithCancel(context.Background())
+	ctx, over := context.WithCancel(context.WithoutCancel(x.in.Context()))
 	s := &socket{ReadWriteCloser: up, web: web, sent: &x.bytes, over: ctx.Done(), close: over, ending: make(chan struct{}), gone: make(chan struct{})}
 	k.mu.Lock()
 	if k.closed {
@@ -53,7 +53,7 @@ func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*
 	k.all[s] = struct{}{}
 	k.wg.Add(1)
 	k.mu.Unlock()
-	key, target, options, who := x.key, x.target, x.options, x.who
+	key, target, options, in, who := x.key, x.target, x.options, x.in.WithContext(ctx), x.who
 	options.ReassignOrphans, options.ClaimOnMiss = false, false
 	go func() {
 		defer k.wg.Done()
@@ -65,7 +65,7 @@ func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*
 		var judging sync.WaitGroup
 		defer judging.Wait()
 		if p.cfg.Callers != nil {
-			judging.Go(func() { s.judge(ctx, p, who) })
+			judging.Go(func() { s.judge(p, in, who) })
 		}
 		s.follow(ctx, p.cfg.Router, key, options, target)
 		<-s.over
@@ -127,8 +127,9 @@ func (s *socket) follow(ctx context.Context, r *router.Router, key []byte, o rou
 	}) // else the socket is over, or the keyspace is not followed: New has seen to that
 }
 
-// judge ends a socket whose caller may not read the keyspace any more, or where that is not known.
-func (s *socket) judge(ctx context.Context, p *Proxy, who principal.Principal) {
+// judge ends a socket whose caller may not read the keyspace any more, or where that is not known; in: what it began with.
+func (s *socket) judge(p *Proxy, in *http.Request, who principal.Principal) {
+	ctx := in.Context()
 	tick := time.NewTicker(verdictFor)
 	defer tick.Stop()
 	for {
@@ -137,12 +138,12 @@ func (s *socket) judge(ctx context.Context, p *Proxy, who principal.Principal) {
 		case <-ctx.Done():
 			return
 		}
-		err := p.cfg.Callers.May(ctx, who, rootv1.Verb_VERB_READ, p.keyspace[0])
-		if err == nil || ctx.Err() != nil {
+		now, err := p.cfg.Callers.May(in, rootv1.Verb_VERB_READ, p.keyspace[0])
+		if err == nil && now == who || ctx.Err() != nil {
 			continue
 		}
-		if _, denied := errors.AsType[*Denied](err); denied {
-			s.end(closePolicy, "the grant was taken back")
+		if _, denied := errors.AsType[*Denied](err); denied || err == nil {
+			s.end(closePolicy, "the caller may not do that any more")
 		} else {
 			s.end(closeServiceRestart, "what the caller may do is not known: connect again")
 		}

@@ -64,8 +64,8 @@ type cursor struct {
 }
 
 // Run follows the keyspaces until ctx ends, which is no error. One that is not there is
-// waited for, and so is permission; nothing is held of it meanwhile. It returns an error that will not go away: the client
-// was closed, or the cluster is another one.
+// waited for, and so is permission; nothing is held of it meanwhile. It returns an error
+// that will not go away: the client was closed, or the cluster is another one.
 func (r *Router) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

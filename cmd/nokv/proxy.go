@@ -39,8 +39,10 @@ package grpcroute has its callers.
 A PATTERN is a path with {key} in it, such as /games/{key}/...: * is any segment, and
 /... whatever follows. With certificates, of the role proxy, members are asked by them, and
 the listener is https, for callers who have one of the cluster; with --plain, on this
-machine, it is http, and callers are nobody. What the grants do not give a caller, a proxy
-does not do for it; members are told who asks, in Nokv-Caller.
+machine, it is http. What the grants do not give a caller, a proxy does not do for it;
+members are told who asks, in Nokv-Caller. With --callers token callers need no certificate
+and may show a token of nokv token, in "Authorization: Bearer TOKEN", which members do not
+see; with --callers nobody, as with --plain alone, all of them are nobody.
 
 A request with a pin, in the header Nokv-Pin or the cookie nokv-pin, goes to the process
 that the pin names and to no other, and needs no key.
@@ -56,6 +58,7 @@ not requests. Ctrl-C or SIGTERM lets requests come to their end, for --drain at 
 			f.StringVar(&s.addr, "addr", "127.0.0.1:8080", "`address` to listen on")
 			f.StringVar(&s.metricsAddr, "metrics-addr", "", "`address` for /debug/vars, /healthz and /readyz (default none)")
 			f.BoolVar(&s.claim, "claim", false, "have regions made of keys that have none")
+			f.StringVar(&s.known, "callers", "", "what callers are known by: `certificate, token or nobody` (default certificate; with --plain nobody)")
 			f.BoolVar(&s.plain, "plain", false, "listen without TLS, on this machine, though there are certificates")
 			f.BoolVar(&s.insecure, "insecure", false, "let anybody in: listen without certificates on addresses that other machines reach")
 			f.BoolVar(&s.trust, "trust-forwarded", false, "keep X-Forwarded-For of callers: another proxy is in front")
@@ -82,7 +85,7 @@ not requests. Ctrl-C or SIGTERM lets requests come to their end, for --drain at 
 type proxyServer struct {
 	flags                                *flags
 	keyspace, header, path, query        string
-	addr, metricsAddr, level             string
+	addr, metricsAddr, level, known      string
 	claim, plain, insecure, trust, quiet bool
 	maxBody                              int64
 	timeout, silence, hold, drain        *time.Duration
@@ -96,6 +99,13 @@ type proxyServer struct {
 	open     atomic.Int64
 	ending   atomic.Bool
 }
+
+// Words of --callers.
+const (
+	byCertificate = "certificate"
+	byToken       = "token"
+	byNobody      = "nobody"
+)
 
 // key is what the flags say of keys.
 func (s *proxyServer) key() (proxy.Key, error) {
@@ -136,7 +146,17 @@ func (s *proxyServer) secure(certs *mtls.Source) (tls bool, err error) {
 	if err := checkAddr(s.addr); err != nil {
 		return false, usagef("--addr %s", err)
 	}
+	given := s.known != ""
+	if !given {
+		s.known = map[bool]string{false: byCertificate, true: byNobody}[s.plain]
+	}
 	switch {
+	case s.known != byCertificate && s.known != byToken && s.known != byNobody:
+		return false, usagef("--callers %q: use certificate, token or nobody", s.known)
+	case given && certs == nil:
+		return false, usagef("--callers %s: without certificates of its own (--certs DIR) this process judges nobody", s.known)
+	case s.plain && s.known == byCertificate:
+		return false, usagef("--callers certificate: nobody shows one with --plain: use token or nobody")
 	case certs != nil && s.insecure:
 		return false, usagef("--insecure means without certificates, and %s has some: leave out one of them", certs.Dir())
 	case s.plain && !loopback(s.addr):
@@ -181,10 +201,13 @@ func (s *proxyServer) run(ctx context.Context, e *env) error {
 		return usagef("%s", err)
 	}
 	var callers proxy.Callers
-	switch { // without certificates there are no grants
-	case tls:
+	switch {
+	case t.certs == nil: // there are no grants
+	case s.known == byCertificate:
 		callers = proxy.NewCallers(c, t.certs)
-	case t.certs != nil: // and whoever is on this machine is nobody to it
+	case s.known == byToken:
+		callers = proxy.NewTokenCallers(c, t.certs)
+	default:
 		callers = proxy.NewCallers(c, nil)
 	}
 	lines := newSink(e.stdout)
@@ -233,11 +256,14 @@ func (s *proxyServer) serve(ctx context.Context, lis net.Listener, certs *mtls.S
 		ErrorLog: logger.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	server.Protocols.SetHTTP1(true)
+	secured := func(l net.Listener) net.Listener { return l }
 	if tls {
-		h = certs.Handler(h)
+		h, secured = certs.HandlerOpen(h), certs.HTTPOpen
+		if s.known == byCertificate {
+			h, secured = certs.Handler(h), certs.HTTP
+		}
 		server.Protocols.SetHTTP2(true) // which HTTP offers: a caller that speaks it takes it
 	} else {
-		certs = nil
 		server.Protocols.SetUnencryptedHTTP2(true)
 	}
 	server.Handler = h
@@ -251,7 +277,7 @@ func (s *proxyServer) serve(ctx context.Context, lis net.Listener, certs *mtls.S
 		}
 	})
 	beside.Go(func() {
-		if err := server.Serve(certs.HTTP(s.listener)); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(secured(s.listener)); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serve on %s: %w", lis.Addr(), err)
 		}
 	})

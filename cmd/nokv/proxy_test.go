@@ -40,6 +40,9 @@ func TestP80ProxysWords(t *testing.T) {
 		{"proxy --keyspace k --key-header H extra", "no arguments"},
 		{"proxy --keyspace k --key-header H --certs " + proctest.NewCertificates(t, "test").Of(principal.Client, "web"), "that of client/web, not of a proxy"},
 		{"proxy --keyspace k --key-header H --h2c", "h2c"},
+		{"proxy --keyspace k --key-header H --callers anybody", "use certificate, token or nobody"},
+		{"proxy --keyspace k --key-header H --callers token", "without certificates of its own"},
+		{"proxy --keyspace k --key-header H --plain --callers certificate --certs " + proctest.NewCertificates(t, "test").Of(principal.Proxy, "p"), "nobody shows one with --plain"},
 	} {
 		wantRefused(t, c.line, exitUsage, c.want)
 	}

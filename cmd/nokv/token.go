@@ -29,7 +29,7 @@ func tokenCreate() *command {
 	return &command{
 		name: "create", args: "--role ROLE --name NAME [--ttl TIME] [flags]", summary: "make a token; it is printed alone, once, and kept nowhere",
 		long: `
-Whoever shows it to a metrics address, in a header "Authorization: Bearer TOKEN",
+Whoever shows it to a metrics address, or to nokv proxy --callers token, in a header "Authorization: Bearer TOKEN",
 is operator/NAME or client/NAME there, as by a client certificate. Its id, which
 -o json prints too, is what revokes it.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/mtls/principal"
@@ -105,6 +106,26 @@ func TestBearerTokens(t *testing.T) {
 	}
 	wantWords(t, "a coordinator with another secret file", r.Stderr, seal.ErrWrongFile.Error())
 
+	// A proxy that takes tokens judges by them, and by nothing where there is none.
+	addrs, err := procs.Addrs(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(append([]string{"keyspace", "create", "games", "--preset", "games"}, at...)...)
+	for _, who := range []string{"client/ann", "proxy/p"} {
+		run(append([]string{"access", "grant", who, "read", "games"}, at...)...)
+	}
+	proctest.Start(t, proctest.Options{Name: "proxy", Path: nokvPath(t), Env: nokvEnv(t), Args: []string{
+		"proxy", "--keyspace", "games", "--key-query", "key", "--addr", addrs[0], "--callers", "token", "--coordinator-addr", c.CoordinatorAddrs[0], "--certs", c.Certs.Of(principal.Proxy, "p"),
+	}})
+	through := func(token string, status int, words string) {
+		t.Helper()
+		proctest.Eventually(t, recoverWithin, func() error { return getWith(c.Certs.Roots(), addrs[0]+"/?key=k", token, status, words) })
+	}
+	through(reader.Token, http.StatusNotFound, "no region has the key")
+	through(forged, http.StatusUnauthorized, "did not make that token")
+	through("", http.StatusForbidden, "nobody may not read")
+
 	run(append([]string{"token", "revoke", operator.ID}, at...)...)
 	for _, member := range []int{0, 2, c.Roots()} {
 		want(member, "/debug/vars", operator.Token, http.StatusUnauthorized, "token "+operator.ID+" was revoked")
@@ -114,6 +135,7 @@ func TestBearerTokens(t *testing.T) {
 	want(0, "/debug/vars", reader.Token, http.StatusForbidden, "this is for operators")
 	run(append([]string{"token", "rotate"}, at...)...)
 	want(0, "/debug/vars", reader.Token, http.StatusUnauthorized, "it was rotated away")
+	through(reader.Token, http.StatusUnauthorized, "it was rotated away")
 
 	// What others find: who did it and why, and nothing of a token or a key.
 	events := run(append([]string{"root", "events", "-o", "json"}, c.RootFlags()...)...)

@@ -69,8 +69,18 @@ func (c *Client) ListGrants(ctx context.Context, opts ...ReadOption) iter.Seq2[*
 // CheckAccess says whether a principal, ROLE/NAME, may do something to a keyspace,
 // and by which grant.
 func (c *Client) CheckAccess(ctx context.Context, principal string, verb rootv1.Verb, keyspace string, opts ...ReadOption) (*coordinatorv1.CheckAccessResponse, error) {
+	return c.checkAccess(ctx, &coordinatorv1.CheckAccessRequest{Principal: principal, Verb: verb, Keyspace: keyspace}, opts)
+}
+
+// CheckToken is CheckAccess of whose a bearer token is, which the answer says too: nobody's, if it does
+// not count.
+func (c *Client) CheckToken(ctx context.Context, token string, verb rootv1.Verb, keyspace string, opts ...ReadOption) (*coordinatorv1.CheckAccessResponse, error) {
+	return c.checkAccess(ctx, &coordinatorv1.CheckAccessRequest{BearerToken: token, Verb: verb, Keyspace: keyspace}, opts)
+}
+
+func (c *Client) checkAccess(ctx context.Context, req *coordinatorv1.CheckAccessRequest, opts []ReadOption) (*coordinatorv1.CheckAccessResponse, error) {
 	r := readOf(opts)
-	req := &coordinatorv1.CheckAccessRequest{Principal: principal, Verb: verb, Keyspace: keyspace, Read: r.options}
+	req.Read = r.options
 	reply, err := do(ctx, c, operation{name: "CheckAccess"}, req, coordinatorv1.CoordinatorClient.CheckAccess)
 	r.saw(reply.GetDisclosure())
 	return reply, err

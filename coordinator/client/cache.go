@@ -154,8 +154,8 @@ func (k *Cache) empty() {
 // Ready is closed when the cache has been complete for the first time.
 func (k *Cache) Ready() <-chan struct{} { return k.ready }
 
-// At returns the position that the cache reflects; false: it has no regions, because none came yet, or because there is no such keyspace
-// for this process any more.
+// At returns the position that the cache reflects; false: nothing came yet, or it was emptied
+// behind that, as Run says.
 func (k *Cache) At() (Position, bool) {
 	t := k.table.Load()
 	return t.at, t.complete

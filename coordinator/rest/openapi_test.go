@@ -353,7 +353,7 @@ func readComments(text string, out map[string]string) {
 func TestReadsAreGets(t *testing.T) {
 	for _, c := range calls() {
 		word := strings.HasPrefix(c.method, "Get") || strings.HasPrefix(c.method, "List") || strings.HasPrefix(c.method, "Scan") ||
-			slices.Contains([]string{"Status", "Witness", "WatchRegions", "RegionNotes", "CheckAccess"}, c.method)
+			slices.Contains([]string{"Status", "Witness", "WatchRegions", "RegionNotes"}, c.method)
 		if c.verb == http.MethodGet && !word {
 			t.Errorf("GET %s is %s", c.path, c.method)
 		}

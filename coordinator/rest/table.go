@@ -65,12 +65,12 @@ var routes = []route{
 	{"GET", "/v1/grants", "ListGrants"},
 	{"POST", "/v1/grants", "GrantAccess"},
 	{"POST", "/v1/grants/revoke", "RevokeAccess"},
-	{"GET", "/v1/access", "CheckAccess"},
 	{"POST", "/v1/tokens", "CreateToken"},
 	{"POST", "/v1/tokens/{id}/revoke", "RevokeToken"},
 	{"POST", "/v1/token-keys/rotate", "RotateTokenKey"},
 	{"POST", "/v1/pin-keys/rotate", "RotatePinKey"},
 	// Secrets are neither in an address nor in an answer that a page can ask for.
+	{"POST", "/v1/access", "CheckAccess"},
 	{"POST", "/v1/keyspaces/{keyspace}/pin-keys", "PinKeys"},
 	{"POST", "/v1/keyspaces/{keyspace}/resolve-pin", "ResolvePin"},
 

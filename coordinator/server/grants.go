@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/bearer"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls/principal"
@@ -145,8 +146,12 @@ const nobody = "nobody"
 
 // CheckAccess implements coordinatorv1.CoordinatorServer.
 func (s *Server) CheckAccess(ctx context.Context, req *coordinatorv1.CheckAccessRequest) (*coordinatorv1.CheckAccessResponse, error) {
-	if d := state.CheckPrincipal(req.GetPrincipal()); req.GetPrincipal() != nobody && (d != nil || strings.HasSuffix(req.GetPrincipal(), "*")) {
-		return nil, invalid("principal", "%.64q is no ROLE/NAME of one principal", req.GetPrincipal())
+	who := req.GetPrincipal()
+	switch d := state.CheckPrincipal(who); {
+	case req.GetBearerToken() != "" && who != "":
+		return nil, invalid("bearer_token", "there is a principal too: say one of them")
+	case req.GetBearerToken() == "" && who != nobody && (d != nil || strings.HasSuffix(who, "*")):
+		return nil, invalid("principal", "%.64q is no ROLE/NAME of one principal", who)
 	}
 	if v := req.GetVerb(); v < rootv1.Verb_VERB_READ || v > rootv1.Verb_VERB_HOST {
 		return nil, invalid("verb", "%d is none: read, claim, host, publish or admin", v)
@@ -158,13 +163,23 @@ func (s *Server) CheckAccess(ctx context.Context, req *coordinatorv1.CheckAccess
 	if err != nil {
 		return nil, err
 	}
-	role, name, _ := strings.Cut(req.GetPrincipal(), "/")
+	if req.GetBearerToken() != "" {
+		p, err := bearer.Verify(req.GetBearerToken(), v.state, s.cfg.Secret)
+		if err != nil {
+			return &coordinatorv1.CheckAccessResponse{Why: err.Error(), Disclosure: v.disclosure()}, nil
+		}
+		who = p.Actor()
+	}
+	role, name, _ := strings.Cut(who, "/")
 	a := v.state.Access(role, name, req.GetVerb(), req.GetKeyspace())
 	if role == nobody { // as a client that no grant names, not even one for all clients
 		role, a = "client", v.state.Access("client", "", req.GetVerb(), req.GetKeyspace())
 		a.Allowed, a.Grant = a.Allowed && !a.Closed, nil
 	}
 	resp := &coordinatorv1.CheckAccessResponse{Allowed: a.Allowed, Grant: a.Grant, Why: whyAccess(role, req.GetVerb(), req.GetKeyspace(), a), Disclosure: v.disclosure()}
+	if req.GetBearerToken() != "" {
+		resp.Bearer = who
+	}
 	if p := principal.FromContext(ctx); p.Role == principal.Proxy { // which principals are granted what is for operators
 		resp.Grant = nil
 		if !v.state.Access("proxy", p.Name, rootv1.Verb_VERB_READ, req.GetKeyspace()).Allowed {

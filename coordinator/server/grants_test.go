@@ -3,6 +3,7 @@ package server_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +47,29 @@ func TestProxiesAskWhatTheirCallersMay(t *testing.T) {
 		if a, err := proxy.CheckAccess(ctx, c.who, c.verb, c.keyspace, client.Strong()); err != nil || a.GetAllowed() != c.want || (a.GetWhy() == "") != c.want && c.keyspace != "open" || a.GetGrant() != nil {
 			t.Errorf("%s, %s in %s: %v, %v", c.who, c.verb, c.keyspace, a, err)
 		}
+	}
+	made, err := operator.CreateToken(ctx, "client", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, keyspace := range []string{"closed", "secret"} {
+		want := keyspace == "closed" // the proxy itself may not read the other one
+		if a, err := proxy.CheckToken(ctx, made.GetToken(), rootv1.Verb_VERB_READ, keyspace, client.Strong()); err != nil || a.GetAllowed() != want || a.GetBearer() != "client/a" || a.GetGrant() != nil {
+			t.Errorf("a token of client/a, in %s: %v, %v", keyspace, a, err)
+		}
+	}
+	if _, err := operator.RevokeToken(ctx, made.GetId()); err != nil {
+		t.Fatal(err)
+	}
+	for token, why := range map[string]string{made.GetToken(): "was revoked", "nokv_x": "no token of NoKV"} {
+		if a, err := proxy.CheckToken(ctx, token, rootv1.Verb_VERB_READ, "open", client.Strong()); err != nil || a.GetAllowed() || a.GetBearer() != "" || !strings.Contains(a.GetWhy(), why) {
+			t.Errorf("a token that does not count: %v, %v, want %q", a, err, why)
+		}
+	}
+	if _, err := coordinatorv1.NewCoordinatorClient(w.as(t, impersonate.Named(principal.Proxy, "p"))).CheckAccess(ctx, &coordinatorv1.CheckAccessRequest{
+		Principal: "client/a", BearerToken: made.GetToken(), Verb: rootv1.Verb_VERB_READ, Keyspace: "open",
+	}); reason.Of(reason.FromGRPC(err)) != rootv1.Reason_REASON_INVALID_REQUEST {
+		t.Errorf("a token and a name: %v", err)
 	}
 	if _, err := w.caller(t, impersonate.Client(impersonate.Named(principal.Client, "a"))).CheckAccess(ctx, "client/a", rootv1.Verb_VERB_READ, "open"); !errors.Is(err, client.ErrPermissionDenied) {
 		t.Errorf("a client asks for itself: %v", err)

@@ -9384,12 +9384,14 @@ func (x *ListGrantsResponse) GetNextPage() string {
 
 type CheckAccessRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ROLE/NAME.
+	// ROLE/NAME, or nobody: a caller whom nothing names.
 	Principal string  `protobuf:"bytes,1,opt,name=principal,proto3" json:"principal,omitempty"`
 	Verb      v1.Verb `protobuf:"varint,2,opt,name=verb,proto3,enum=nokv.root.v1.Verb" json:"verb,omitempty"`
 	// Name of the keyspace.
-	Keyspace      string       `protobuf:"bytes,3,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
-	Read          *ReadOptions `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	Keyspace string       `protobuf:"bytes,3,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	Read     *ReadOptions `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	// Instead of principal: a bearer token of the one that is meant.
+	BearerToken   string `protobuf:"bytes,5,opt,name=bearer_token,json=bearerToken,proto3" json:"bearer_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9452,14 +9454,24 @@ func (x *CheckAccessRequest) GetRead() *ReadOptions {
 	return nil
 }
 
+func (x *CheckAccessRequest) GetBearerToken() string {
+	if x != nil {
+		return x.BearerToken
+	}
+	return ""
+}
+
 type CheckAccessResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Allowed bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
 	// Grant that says so; absent where none is needed, or none does.
 	Grant *v1.Grant `protobuf:"bytes,2,opt,name=grant,proto3" json:"grant,omitempty"`
 	// Sentence for people: why.
-	Why           string      `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
-	Disclosure    *Disclosure `protobuf:"bytes,4,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	Why        string      `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	Disclosure *Disclosure `protobuf:"bytes,4,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	// Whose the bearer token is, ROLE/NAME. Empty: none was sent, or it does not count, and why
+	// says so.
+	Bearer        string `protobuf:"bytes,5,opt,name=bearer,proto3" json:"bearer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9520,6 +9532,13 @@ func (x *CheckAccessResponse) GetDisclosure() *Disclosure {
 		return x.Disclosure
 	}
 	return nil
+}
+
+func (x *CheckAccessResponse) GetBearer() string {
+	if x != nil {
+		return x.Bearer
+	}
+	return ""
 }
 
 type CreateTokenRequest struct {
@@ -11775,19 +11794,21 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"disclosure\x18\x02 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
 	"disclosure\x12\x1b\n" +
-	"\tnext_page\x18\x03 \x01(\tR\bnextPage\"\xac\x01\n" +
+	"\tnext_page\x18\x03 \x01(\tR\bnextPage\"\xcf\x01\n" +
 	"\x12CheckAccessRequest\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12&\n" +
 	"\x04verb\x18\x02 \x01(\x0e2\x12.nokv.root.v1.VerbR\x04verb\x12\x1a\n" +
 	"\bkeyspace\x18\x03 \x01(\tR\bkeyspace\x124\n" +
-	"\x04read\x18\x04 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xad\x01\n" +
+	"\x04read\x18\x04 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12!\n" +
+	"\fbearer_token\x18\x05 \x01(\tR\vbearerToken\"\xc5\x01\n" +
 	"\x13CheckAccessResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12)\n" +
 	"\x05grant\x18\x02 \x01(\v2\x13.nokv.root.v1.GrantR\x05grant\x12\x10\n" +
 	"\x03why\x18\x03 \x01(\tR\x03why\x12?\n" +
 	"\n" +
 	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"]\n" +
+	"disclosure\x12\x16\n" +
+	"\x06bearer\x18\x05 \x01(\tR\x06bearer\"]\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1f\n" +
