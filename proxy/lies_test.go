@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -385,8 +384,12 @@ func TestTheAnswerOfASlowCallerIsWhole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := startInMemory(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-					rw.Header().Set("Content-Length", strconv.Itoa(size)) // else the proxy flushes, and waits for that by a mutex
-					_, _ = rw.Write(make([]byte, size))
+					// The proxy flushes at the head, by a timer that waits for a mutex while something is written; behind
+					// that, where no length is said, as it writes.
+					_, _ = rw.Write(make([]byte, 1))
+					_ = http.NewResponseController(rw).Flush()
+					time.Sleep(time.Second)
+					_, _ = rw.Write(make([]byte, size-1))
 				}), says("second"))
 				front := serveAt(t, w.lan, w.proxy(proxy.Config{}).Lookup())
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL, nil)
@@ -395,6 +398,7 @@ func TestTheAnswerOfASlowCallerIsWhole(t *testing.T) {
 				resp, err := w.lan.client(t).Do(req)
 				must(t, err)
 				defer resp.Body.Close()
+				time.Sleep(2 * time.Second) // the proxy waits for its caller by then
 				m := w.member(0, failed)
 				m.Member.Signals = signals
 				w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{m}})

@@ -245,7 +245,7 @@ func (c *cluster) complete(t *rapid.T) {
 			c.fences[fmt.Sprint(old, "/", i)] = 0
 		}
 	}
-	for range 30 {
+	for range 60 { // what was tried in vain rests for minutes
 		c.now = c.now.Add(time.Second)
 		c.work.Wake() // who looks after it does so now and then
 		c.round()
@@ -258,6 +258,17 @@ func (c *cluster) complete(t *rapid.T) {
 			}
 			return true
 		})
+		for ks := range state.KeyspaceID(4) {
+			c.st.RegionsFrom(ks+1, "", func(r *state.Region) bool {
+				for _, o := range r.Owners {
+					x := c.st.PendingTransition(r.ID)
+					if id := string(o.Member); id != x.GetOwner().GetMemberId() && id != x.GetFrom().GetMemberId() {
+						c.tell(r.ID, id, serving) // it may have been added for another one
+					}
+				}
+				return true
+			})
+		}
 		c.now = c.now.Add(10 * time.Second) // who is to be removed has time enough
 	}
 	if n := c.work.Moves().Len(); n != 0 {

@@ -39,7 +39,8 @@ func TestOpenAPIDocumentIsOfTheProto(t *testing.T) {
 	}
 }
 
-// Every call with one request has a route, which says all that there is to say.
+// Every call with one request has a route, which says all that there is to say; but for WatchRevoked, which processes
+// with certificates ask for by gRPC.
 func TestEveryCallHasARoute(t *testing.T) {
 	routed := map[string]bool{}
 	for _, c := range calls() {
@@ -52,7 +53,7 @@ func TestEveryCallHasARoute(t *testing.T) {
 	}
 	methods := protoreflect.ServiceDescriptor(calls()[0].service()).Methods()
 	for i := range methods.Len() {
-		if m := methods.Get(i); !m.IsStreamingClient() != routed[string(m.Name())] {
+		if m := methods.Get(i); (!m.IsStreamingClient() && m.Name() != "WatchRevoked") != routed[string(m.Name())] {
 			t.Errorf("%s has a route: %t", m.Name(), routed[string(m.Name())])
 		}
 	}
