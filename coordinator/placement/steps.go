@@ -199,6 +199,10 @@ func (p *planner) goes(k *settings, r *state.Region) bool {
 		p.refuse(Refusal{Region: r.ID, Keyspace: k.id, Member: l.from.Member, Why: Resting, At: until})
 		return false
 	}
+	if p.under(l.from.Member) >= k.inFlight {
+		p.refuse(Refusal{Region: r.ID, Keyspace: k.id, Member: l.from.Member, Why: TooManyMoves, At: p.Now.Add(UnservedLook)})
+		return false
+	}
 	p.gives[l.from.Member]++
 	p.do(r, Operation{Kind: RemoveOwner, From: l.from, Reason: l.reason, Even: true})
 	return true
