@@ -163,13 +163,15 @@ func TestSharedRoundsMakeBeforeTheyBreak(t *testing.T) {
 // The owner for which another one was added goes when that one serves, and not because others do, or because
 // that takes long; if that one drains, it stays.
 func TestRule8AnOwnerGoesWhenTheAddedOneServes(t *testing.T) {
-	for name, drains := range map[string]bool{"it serves": false, "it drains": true} {
+	for name, instead := range map[string]func(*cluster){
+		"it serves": nil, "it drains": func(c *cluster) { c.set("m3", draining) }, "another one drains": func(c *cluster) { c.set("m2", draining) },
+	} {
 		c := newCluster(t)
 		c.labels = map[string]map[string]string{"m2": {"tier": "x"}, "m3": {"tier": "x"}}
 		for _, id := range []string{"m1", "m2", "m3"} {
 			c.join(id)
 		}
-		ks := c.together(1, 1, 3, "m1", "m2")
+		ks := c.together(1, 2, 3, "m1", "m2")
 		s := proto.CloneOf(c.st.Keyspace(ks).GetSettings())
 		s.Policy = &rootv1.Policy{LabelRules: []*rootv1.LabelRule{{Labels: map[string]string{"tier": "x"}}}}
 		c.apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
@@ -190,8 +192,8 @@ func TestRule8AnOwnerGoesWhenTheAddedOneServes(t *testing.T) {
 		c.now = c.now.Add(20 * time.Second)
 		c.tell(id, "m2", serving)
 		c.refusal(c.plan(), placement.NotReleased)
-		if drains {
-			c.set("m3", draining)
+		if instead != nil {
+			instead(c)
 			c.work.Mark(id)
 			c.one(c.round(), placement.Cancel)
 			continue

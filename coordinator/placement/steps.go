@@ -192,7 +192,7 @@ func (p *planner) stepAdd(x *passage) bool {
 // vain the last time, it is looked at as any other before it is tried again.
 func (p *planner) goes(k *settings, r *state.Region) bool {
 	l, goes := p.Moves.leavers[r.ID]
-	if !goes || !p.stays(l.to) || slices.ContainsFunc(r.Owners, func(o state.Owner) bool { return !p.alive(o) }) {
+	if !goes || p.needs(k, r, l) != "" || slices.ContainsFunc(r.Owners, func(o state.Owner) bool { return !p.alive(o) }) {
 		return false
 	}
 	if until := p.Attempts.RestsUntil(r); until > p.Now {
@@ -206,6 +206,19 @@ func (p *planner) goes(k *settings, r *state.Region) bool {
 	p.gives[l.from.Member]++
 	p.do(r, Operation{Kind: RemoveOwner, From: l.from, Reason: l.reason, Even: true})
 	return true
+}
+
+// needs says why an owner is needed for which another one was added; empty: it is not.
+func (p *planner) needs(k *settings, r *state.Region, l leaver) string {
+	switch _, fails := p.Unserved.of(r.ID, l.to); {
+	case !p.stays(l.to):
+		return "the owner that was added for it goes"
+	case fails:
+		return "the owner that was added for it does not serve"
+	case besides(r, l.from, p.stays) < k.needed(l.reason):
+		return "too few owners would be left"
+	}
+	return ""
 }
 
 // stepRemove ends an owner's share when it has let go, or is gone; of a shared region
@@ -232,8 +245,8 @@ func (p *planner) stepRemove(x *passage) bool {
 	switch {
 	case done:
 		p.proceed(x, Operation{Kind: Complete})
-	case added && !p.stays(l.to):
-		p.cancel(x, "the owner that was added for it goes")
+	case added && p.needs(x.k, x.region, l) != "":
+		p.cancel(x, p.needs(x.k, x.region, l))
 	case p.over(x, x.deadline()):
 		p.cancel(x, "its deadline has passed")
 	default:
