@@ -75,6 +75,7 @@ func NewCallers(c *client.Client, certs *mtls.Source) Callers {
 // NewTokenCallers is NewCallers of callers who show a token of nokv token in "Authorization: Bearer", which members do not
 // see; whoever shows none is known as NewCallers says.
 func NewTokenCallers(c *client.Client, certs *mtls.Source) Callers {
+	c.KeepRevoked(certs)
 	return &callers{c: c, certs: certs, tokens: make(chan struct{}, maxUnknown)}
 }
 

@@ -38,7 +38,11 @@ func (w *world) WatchRevoked(_ *coordinatorv1.WatchRevokedRequest, s grpc.Server
 // What a caller has opened, a stream or a WebSocket, ends when its certificate has ended, and at once when that is revoked.
 func TestWhatIsUnderWayEndsWithTheCallersCertificate(t *testing.T) {
 	const life = 10 * time.Minute
-	for _, revoked := range []bool{false, true} {
+	for i, revoked := range []bool{false, true, true} {
+		callers := proxy.NewCallers
+		if i == 2 {
+			callers = proxy.NewTokenCallers
+		}
 		synctest.Test(t, func(t *testing.T) {
 			w := startInMemory(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Upgrade") == "" {
@@ -62,7 +66,7 @@ func TestWhatIsUnderWayEndsWithTheCallersCertificate(t *testing.T) {
 			web := certs.Of(principal.Client, "web")
 			pair, err := tls.LoadX509KeyPair(filepath.Join(web, mtls.CertFile), filepath.Join(web, mtls.KeyFile))
 			must(t, err)
-			p := w.proxy(proxy.Config{Callers: proxy.NewCallers(w.client, own)})
+			p := w.proxy(proxy.Config{Callers: callers(w.client, own)})
 			s := httptest.NewUnstartedServer(own.Handler(p.Lookup()))
 			w.lan.instead(s)
 			s.Listener = own.HTTP(s.Listener)

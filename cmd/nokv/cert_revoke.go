@@ -20,9 +20,11 @@ type revokedOutput struct {
 
 func certRevoke() *command {
 	return &command{
-		name: "revoke", args: "[ROLE/NAME|SERIAL] [flags]", summary: "have every process refuse a certificate, or list which ones are refused",
+		name: "revoke", args: "[ROLE/NAME|SERIAL] [flags]", summary: "have processes that listen refuse a certificate, or list which ones are refused",
 		long: `
-Within a second nobody takes the certificate, and connections that were opened with it end.
+Within a second no root peer, coordinator, member, store, sidecar or proxy takes the
+certificate any more, and connections that were opened with it end. Processes that only
+dial, such as this one, are not told.
 ROLE/NAME, such as member/m7, is all certificates of that principal, also those that are made
 later; SERIAL, in hexadecimal digits as "nokv cert show" has it, is one. That of a root peer
 is revoked by its serial number, once the peer has another one. It holds until --undo.

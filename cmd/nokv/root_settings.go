@@ -77,8 +77,10 @@ The era under way keeps what it has.`,
 					if err != nil {
 						return err
 					}
-					if f.given("version") {
-						now.Version = *version
+					if *version != 0 && *version != now.GetVersion() {
+						return &reason.Error{Detail: &rootv1.ErrorDetail{
+							Reason: rootv1.Reason_REASON_VERSION_STALE, Message: fmt.Sprintf("the settings of the cluster are at version %d, not %d", now.GetVersion(), *version),
+						}}
 					}
 					if now, err = changeSettings(ctx, cl, now, known, *why, func(s *rootv1.ClusterSettings) { s.MaxTenureTtlMillis = uint64(ttl.Milliseconds()) }); err != nil {
 						return err

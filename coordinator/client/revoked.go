@@ -41,8 +41,7 @@ func (c *Client) keepRevoked(certs *mtls.Source) {
 		case c.ctx.Err() != nil:
 			return
 		case status.Code(err) == codes.PermissionDenied:
-			c.log.Warn("this process does not hear which certificates are revoked, and takes all: members, proxies and operators are told", "err", err)
-			return
+			c.log.Warn("a coordinator does not tell which certificates are revoked: members, proxies and operators are told", "endpoint", all[at%len(all)].address, "err", err)
 		case told:
 			pause, silent = revokedPauseMin, 0
 		}
