@@ -215,7 +215,7 @@ func (p *planner) needs(k *settings, r *state.Region, l leaver) string {
 		return "the owner that was added for it goes"
 	case fails:
 		return "the owner that was added for it does not serve"
-	case besides(r, l.from, p.stays) < k.needed(l.reason):
+	case besides(r, l.from, p.stays) < min(k.needed(l.reason), len(r.Owners)-1): // as many as there were before
 		return "too few owners would be left"
 	}
 	return ""
